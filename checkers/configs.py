@@ -1,0 +1,200 @@
+"""Settings: a scheduler configuration, the environment it lives in, and what is claimed of the two.
+
+Entry points: `load_settings` for the named ones in `configs.toml`, `read_setting` for a user's own TOML or JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import cattrs
+from attrs import frozen
+
+from checkers.convert import explain, make_converter, structure_int
+from checkers.errors import HarnessError
+from checkers.run import select_invariants
+from spec.dialects import DIALECTS
+from spec.interface import ConfigError, NewRequest, RepetitionDetection, SchedulerConfig
+from spec.model import Environment
+from spec.registry import WITNESSES
+
+NAMED = Path(__file__).with_name("configs.toml")
+
+
+@frozen(kw_only=True)
+class Setting:
+    """What a check runs on."""
+
+    name: str
+    about: str
+    """One sentence: what it exercises."""
+    dialect: str
+    """A name in `spec.dialects`, whose choices `scheduler` may override."""
+    scheduler: SchedulerConfig
+    environment: Environment
+    claims: tuple[str, ...] = ()
+    """Invariants that do not hold everywhere, and are checked here."""
+    witnesses: tuple[str, ...] = ()
+    """What must have happened at least once, or the check has looked at too little."""
+    num_states: int | None = None
+    """How many states a complete exploration finds; another number is a finding."""
+    used_by: tuple[str, ...] = ()
+    """The commands that use it when no configuration is named."""
+
+
+@frozen(kw_only=True)
+class ShapeDocument:
+    """An arrival of the menu, as a file says it."""
+
+    prompt: int | list[int]
+    """The prompt's tokens, or how many there are (all of them 0)."""
+    max_tokens: int
+    min_tokens: int = 0
+    eos_token_id: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    repetition_detection: RepetitionDetection | None = None
+    priority: int = 0
+    client_index: int = 0
+    cache_salt: str | None = None
+
+    def build(self) -> NewRequest:
+        """The shape as a template."""
+        fields = attrs.asdict(self, recurse=False)
+        prompt = fields.pop("prompt")
+        token_ids = (0,) * prompt if isinstance(prompt, int) else tuple(prompt)
+        return NewRequest(request_id="", prompt_token_ids=token_ids, **fields)
+
+
+@frozen(kw_only=True)
+class EnvironmentDocument:
+    """An environment, as a file says it."""
+
+    shapes: list[ShapeDocument]
+    max_live_requests: int
+    max_in_flight: int = 1
+    sampled_token_ids: tuple[int, ...] = (0,)
+    with_aborts: bool = True
+    max_arrivals: int = 0
+
+    def build(self) -> Environment:
+        """The environment itself."""
+        fields = attrs.asdict(self, recurse=False)
+        return Environment(**{**fields, "shapes": tuple(shape.build() for shape in self.shapes)})
+
+
+@frozen(kw_only=True)
+class SettingDocument:
+    """A setting, as a file says it."""
+
+    scheduler: dict[str, Any]
+    environment: EnvironmentDocument
+    about: str = ""
+    dialect: str = "vllm-0.33.0"
+    claims: tuple[str, ...] = ()
+    witnesses: tuple[str, ...] = ()
+    num_states: int | None = None
+    used_by: tuple[str, ...] = ()
+
+    def build(self, name: str) -> Setting:
+        """The setting itself. Raises `ConfigError` or `HarnessError` if it makes no sense."""
+        scheduler = make_scheduler_config(self.dialect, self.scheduler)
+        environment = self.environment.build()
+        environment.check_fits(scheduler)
+        select_invariants(self.claims)
+        for witness in self.witnesses:
+            if witness not in WITNESSES:
+                raise ConfigError(
+                    f"witness {witness!r} is unknown; known are {', '.join(WITNESSES)}"
+                )
+        return Setting(
+            name=name,
+            about=self.about,
+            dialect=self.dialect,
+            scheduler=scheduler,
+            environment=environment,
+            claims=self.claims,
+            witnesses=self.witnesses,
+            num_states=self.num_states,
+            used_by=self.used_by,
+        )
+
+
+def make_scheduler_config(dialect: str, fields: dict[str, Any]) -> SchedulerConfig:
+    """Builds a configuration on top of a dialect. Raises `ConfigError` if it makes no sense."""
+    if dialect not in DIALECTS:
+        raise ConfigError(f"dialect {dialect!r} is unknown; choose one of {', '.join(DIALECTS)}")
+    known = {field.name for field in attrs.fields(SchedulerConfig)}
+    for name in fields:
+        if name not in known:
+            raise ConfigError(
+                f"scheduler field {name!r} is unknown; known are {', '.join(sorted(known))}"
+            )
+    required = {f.name for f in attrs.fields(SchedulerConfig) if f.default is attrs.NOTHING}
+    missing = sorted(required - fields.keys())
+    if missing:
+        raise ConfigError(f"scheduler fields {', '.join(missing)} are missing; give them values")
+    return SchedulerConfig(**{**DIALECTS[dialect], **fields})
+
+
+@functools.cache
+def load_settings() -> dict[str, Setting]:
+    """The named settings, in the order of the file."""
+    document = tomllib.loads(NAMED.read_text())
+    return {name: _build(f"{NAMED.name}: {name}", name, raw) for name, raw in document.items()}
+
+
+def load_setting(name_or_path: str) -> Setting:
+    """A named setting, or one from a user's own file. Raises `HarnessError` if there is none."""
+    settings = load_settings()
+    if name_or_path in settings:
+        return settings[name_or_path]
+    path = Path(name_or_path)
+    if path.suffix in {".toml", ".json"} or path.exists():
+        return read_setting(path)
+    raise HarnessError(
+        f"configuration {name_or_path!r} is unknown; name one of {', '.join(settings)}, or a .toml or .json file"
+    )
+
+
+def read_setting(path: Path) -> Setting:
+    """A setting from a file. Raises `HarnessError` with the place and the way out if it is not one."""
+    try:
+        text = path.read_text()
+        raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise HarnessError(f"{path} does not exist; name a .toml or .json file") from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise HarnessError(f"{path} cannot be read: {error}") from error
+    return _build(str(path), path.stem, raw)
+
+
+def _build(place: str, name: str, raw: Any) -> Setting:
+    try:
+        return CONVERTER.structure(raw, SettingDocument).build(name)
+    except ConfigError as error:
+        raise HarnessError(f"{place}: {error}") from error
+    except Exception as error:  # cattrs raises what the data provoke; it explains them all.
+        raise HarnessError(f"{place}: {explain(error)}") from error
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = make_converter()
+    converter.register_structure_hook(int | list[int], _structure_prompt)
+    return converter
+
+
+def _structure_prompt(value: Any, kind: Any) -> int | list[int]:
+    if isinstance(value, list):
+        return [structure_int(token, int) for token in value]
+    length = structure_int(value, int)
+    if length < 1:
+        raise ValueError(f"a prompt of {length} tokens is empty")
+    return length
+
+
+CONVERTER = _make_converter()

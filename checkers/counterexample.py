@@ -1,0 +1,214 @@
+"""Counterexamples as files: everything needed to run the failure again, byte for byte, in one JSON document.
+
+Entry points: `Counterexample`, `write`, `read`, `rerun`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import attrs
+import cattrs
+from attrs import frozen
+from cattrs.gen import make_dict_unstructure_fn, override
+from cattrs.strategies import configure_tagged_union
+
+from checkers.convert import explain, make_converter
+from checkers.engines import Engine
+from checkers.errors import HarnessError
+from checkers.run import Breach, select_invariants
+from checkers.trial import Rules, TraceStep, Trial, run_trial
+from spec.interface import (
+    ConfigError,
+    EngineCoreOutput,
+    Observation,
+    RequestStatus,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+from spec.model import ACTION_NAMES, Action, AddRequest, Outcome
+
+SCHEMA = "schedcheck.counterexample/1"
+
+
+@frozen(kw_only=True)
+class StepDocument:
+    """One action and what came of it; fields are null where the engine failed before it answered."""
+
+    action: Action
+    output: SchedulerOutput | None = None
+    """Of `schedule`."""
+    results: dict[int, list[EngineCoreOutput]] | None = None
+    """Of `update_from_output`, by client."""
+    observation: Observation | None = None
+
+
+@frozen(kw_only=True)
+class Counterexample:
+    """A run that breaks a rule."""
+
+    schema: Literal["schedcheck.counterexample/1"] = SCHEMA
+    schedcheck_version: str = "0.1.0"
+    setting: str
+    """The name of the setting that it was found in."""
+    dialect: str
+    engine: str
+    """As named on the command line."""
+    found_by: str
+    """The command."""
+    seed: int | None
+    """Of the walk, if it was a walk."""
+    num_actions_found: int
+    """How long the run was before it was shrunk."""
+    is_shortest: bool
+    """Whether a complete breadth-first search has shown that no shorter run breaks the rule."""
+    config: SchedulerConfig
+    max_in_flight: int
+    lockstep: bool
+    claims: tuple[str, ...]
+    breaches: tuple[Breach, ...]
+    """All that the last step breaks, the first one first."""
+    steps: tuple[StepDocument, ...]
+
+    @property
+    def breach(self) -> Breach:
+        """What the file is about."""
+        return self.breaches[0]
+
+    @property
+    def rules(self) -> Rules:
+        """What the run is held against."""
+        return Rules(
+            self.config,
+            tuple(select_invariants(self.claims)),
+            self.max_in_flight,
+            lockstep=self.lockstep,
+        )
+
+
+def make_steps(trial: Trial) -> tuple[StepDocument, ...]:
+    """A trial's steps as a file holds them."""
+    return tuple(_make_step(step) for step in trial.steps)
+
+
+def _make_step(step: TraceStep) -> StepDocument:
+    outcome = step.outcome or Outcome()
+    return StepDocument(
+        action=step.action,
+        output=outcome.output,
+        results=outcome.results,
+        observation=step.seen,
+    )
+
+
+def dumps(counterexample: Counterexample) -> str:
+    """The document's text: always the same bytes for the same counterexample. A step a line."""
+    document = CONVERTER.unstructure(counterexample)
+    steps = document.pop("steps")
+    head = json.dumps(document, indent=1)
+    lines = ",\n".join("  " + json.dumps(step, separators=(",", ":")) for step in steps)
+    return f'{head[:-2]},\n "steps": [\n{lines}\n ]\n}}\n'
+
+
+def write(counterexample: Counterexample, folder: Path) -> Path:
+    """Writes a counterexample under a name made of its rule and its content; returns the path."""
+    text = dumps(counterexample)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    path = folder / f"{counterexample.breach.name}-{digest}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise HarnessError(
+            f"{path} cannot be written: {error.strerror}; choose another folder with --out"
+        ) from error
+    return path
+
+
+def read(path: Path) -> Counterexample:
+    """Reads a counterexample. Raises `HarnessError` with the place and the way out if it is not one."""
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise HarnessError(f"{path} does not exist; name a counterexample file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise HarnessError(f"{path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise HarnessError(f"{path} is not JSON ({error}); was it cut off?") from error
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        schema = raw.get("schema") if isinstance(raw, dict) else None
+        raise HarnessError(
+            f"{path} has schema {schema!r}, this version reads {SCHEMA!r}; "
+            "write it again with this version, or validate a recording with `schedcheck validate`"
+        )
+    try:
+        found = CONVERTER.structure(raw, Counterexample)
+        select_invariants(found.claims)
+    except (ConfigError, HarnessError) as error:
+        raise HarnessError(f"{path}: {error}") from error
+    except Exception as error:  # cattrs raises what the data provoke; it explains them all.
+        raise HarnessError(f"{path}: {explain(error)}") from error
+    if not found.breaches:
+        raise HarnessError(f"{path} names no breach, so there is nothing to run again")
+    return found
+
+
+def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counterexample | None]:
+    """Runs the actions again; returns the run and, if a rule breaks, the document it makes.
+
+    On the engine of the file, that document is the file again, byte for byte, as long as nothing has changed.
+    """
+    actions = [step.action for step in counterexample.steps]
+    rules = counterexample.rules
+    if engine.is_spec:
+        rules = attrs.evolve(rules, lockstep=False)
+    trial = run_trial(rules, engine, actions)
+    if not trial.breaches:
+        return trial, None
+    again = attrs.evolve(
+        counterexample,
+        engine=engine.name,
+        lockstep=rules.lockstep,
+        breaches=tuple(trial.breaches),
+        steps=make_steps(trial),
+    )
+    return trial, again
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = make_converter()
+    converter.register_unstructure_hook(RequestStatus, lambda status: status.name)
+    converter.register_structure_hook(RequestStatus, _structure_status)
+    # The place in a menu means nothing outside of it.
+    converter.register_unstructure_hook(
+        AddRequest, make_dict_unstructure_fn(AddRequest, converter, shape=override(omit=True))
+    )
+    configure_tagged_union(
+        Action, converter, tag_generator=lambda kind: ACTION_NAMES[kind], tag_name="name"
+    )
+    # The keys of a JSON object are strings, also where they count blocks or clients.
+    converter.register_structure_hook_func(
+        lambda kind: get_origin(kind) is dict and get_args(kind)[0] is int,
+        functools.partial(_structure_by_number, converter),
+    )
+    return converter
+
+
+def _structure_status(value: Any, kind: Any) -> RequestStatus:
+    if value not in RequestStatus.__members__:
+        raise ValueError(f"{value!r} is no status; known are {', '.join(RequestStatus.__members__)}")
+    return RequestStatus[value]
+
+
+def _structure_by_number(converter: cattrs.Converter, value: Any, kind: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not an object")
+    _, value_kind = get_args(kind)
+    return {int(key): converter.structure(item, value_kind) for key, item in value.items()}
+
+
+CONVERTER = _make_converter()

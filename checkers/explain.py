@@ -1,0 +1,148 @@
+"""How the specification comes to a decision: its own rules and gates, with the numbers they saw.
+
+Entry point: `ExplainedScheduler`, the reference scheduler with its rules, gates and effects
+overheard; it decides exactly as its parent does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spec.block_pool import BlockPool, CacheHit
+from spec.interface import (
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequest,
+    RequestStatus,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+from spec.request import Request
+from spec.scheduler import ReferenceScheduler
+
+
+class ExplainedScheduler(ReferenceScheduler):
+    """The reference scheduler; `log` tells what the last call did, a sentence per rule or gate."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.log: list[str] = []
+        super().__init__(config)
+
+    # ---- the calls: each begins a new log --------------------------------------------------------
+
+    def add_request(self, new: NewRequest) -> None:
+        """As the parent."""
+        self.log = []
+        super().add_request(new)
+
+    def schedule(self) -> SchedulerOutput:
+        """As the parent."""
+        self.log = []
+        return super().schedule()
+
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> dict[int, list[EngineCoreOutput]]:
+        """As the parent."""
+        self.log = []
+        return super().update_from_output(output, result)
+
+    def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
+        """As the parent."""
+        self.log = []
+        super().finish_requests(request_ids, finished_status)
+
+    # ---- rules, gates and effects ----------------------------------------------------------------
+
+    def _compute_num_new_tokens(self, request: Request) -> int:
+        num_new_tokens = super()._compute_num_new_tokens(request)
+        gap = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+        self._note(
+            f"pass 1: {request.request_id} has a gap of {gap} and may get {num_new_tokens} tokens "
+            f"(token budget {self.token_budget}, threshold {self.long_prefill_token_threshold})"
+        )
+        return num_new_tokens
+
+    def _preempt(self, victim: Request) -> None:
+        self._note(
+            f"preempt {victim.request_id}: it is served last, and "
+            f"{self.block_pool.num_free_blocks} free blocks are too few"
+        )
+        super()._preempt(victim)
+
+    def _take_back(self, victim: Request) -> None:
+        if victim.request_id in self.output.num_scheduled_tokens:
+            num_tokens = self.output.num_scheduled_tokens[victim.request_id]
+            self._note(
+                f"take back the {num_tokens} tokens that this step granted {victim.request_id}"
+            )
+        super()._take_back(victim)
+
+    def _may_admit(self) -> bool:
+        return self._gate(
+            "budget left, nobody preempted",
+            super()._may_admit(),
+            f"token budget {self.token_budget}, preempted {self.output.preempted_req_ids}",
+        )
+
+    def _has_seat(self) -> bool:
+        return self._gate(
+            "max_num_seqs",
+            super()._has_seat(),
+            f"{len(self.running)} of {self.config.max_num_seqs} run",
+        )
+
+    def _is_ready(self, request: Request) -> bool:
+        return self._gate(
+            f"{request.request_id} is ready",
+            super()._is_ready(request),
+            f"{request.num_stale_output_tokens} tokens of voided steps are in flight",
+        )
+
+    def _may_be_cut(self, num_new_tokens: int) -> bool:
+        return self._gate(
+            "chunked prefill, or the whole prompt fits the budget",
+            super()._may_be_cut(num_new_tokens),
+            f"{num_new_tokens} tokens, token budget {self.token_budget}",
+        )
+
+    def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
+        has_room = super()._has_room_for(request, num_tokens, hit)
+        return self._gate(
+            f"room for {request.request_id}",
+            has_room,
+            f"{num_tokens} of {request.num_tokens} tokens, a hit of {hit.num_blocks} blocks, "
+            f"{self.block_pool.num_free_blocks} free blocks, {self.num_reserved_blocks} reserved",
+        )
+
+    def _admit(
+        self, request: Request, num_computed_tokens: int, num_new_tokens: int, hit: CacheHit
+    ) -> None:
+        self._note(
+            f"pass 2: admit {request.request_id} at token {num_computed_tokens} "
+            f"with {num_new_tokens} new tokens"
+        )
+        super()._admit(request, num_computed_tokens, num_new_tokens, hit)
+
+    def _publish(self, request: Request, num_tokens: int) -> None:
+        num_published = self._num_published_blocks()
+        super()._publish(request, num_tokens)
+        if self._num_published_blocks() > num_published:
+            num_tokens = min(num_tokens, request.num_tokens)
+            self._note(f"publish the full blocks of {request.request_id} up to token {num_tokens}")
+
+    def _num_published_blocks(self) -> int:
+        pool = self.block_pool
+        return len(pool.block_hash) if isinstance(pool, BlockPool) else 0
+
+    def _finish(self, request: Request, status: int) -> None:
+        self._note(f"finish {request.request_id} as {RequestStatus(status).name}, free its blocks")
+        super()._finish(request, status)
+
+    def _gate(self, name: str, is_open: bool, numbers: str) -> bool:
+        if not is_open:
+            self._note(f"pass 2: gate “{name}” refuses ({numbers})")
+        return is_open
+
+    def _note(self, sentence: str) -> None:
+        self.log.append(sentence)

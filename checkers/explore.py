@@ -1,0 +1,237 @@
+"""Breadth-first exploration of the reference scheduler in an environment: every state, every transition judged.
+
+Entry point: `explore`. States are canonical values (`spec.snapshot`), so requests may arrive without end as long as
+few live at once, and a complete exploration holds for runs of any length. The first breach found is a shortest one.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from checkers.configs import Setting
+from checkers.run import Breach, Judge, follow, select_invariants
+from spec.model import (
+    ACTION_NAMES,
+    Action,
+    AddRequest,
+    FinishRequests,
+    LiveRequest,
+    Schedule,
+    Transition,
+    UpdateFromOutput,
+)
+from spec.scheduler import ReferenceScheduler
+from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze, rewind, save, thaw
+from spec.worker import GhostWorker, Writer
+
+Verdict = Literal["holds", "violated", "undetermined"]
+
+
+@frozen(kw_only=True)
+class Budget:
+    """How far to go; 0 is no limit."""
+
+    seconds: float = 0.0
+    """Wall-clock time."""
+    states: int = 0
+    """Unique states."""
+
+
+@define
+class Exploration:
+    """What an exploration has looked at, and what it found."""
+
+    setting: Setting
+    num_unique: int = 1
+    num_generated: int = 1
+    depth: int = 0
+    """The longest shortest path to a state that was found."""
+    is_complete: bool = False
+    """Whether every reachable state was looked at."""
+    interrupted_by: str = ""
+    """What ended it early: "Ctrl-C", "the time budget" or "the state budget"."""
+    num_by_action: Counter[str] = field(factory=Counter)
+    witnesses: Counter[str] = field(factory=Counter)
+    invariants: list[str] = field(factory=list)
+    breaches: list[Breach] = field(factory=list)
+    """All that the first bad transition breaks."""
+    actions: list[Action] = field(factory=list)
+    """A shortest run to the breach, from the empty scheduler."""
+    cpu_s: float = 0.0
+
+    @property
+    def missing_witnesses(self) -> list[str]:
+        """What the setting wants to have seen and a complete exploration did not see."""
+        return [name for name in self.setting.witnesses if not self.witnesses[name]]
+
+    @property
+    def wrong_count(self) -> bool:
+        """Whether a complete exploration found another number of states than the setting pins."""
+        return self.is_complete and self.setting.num_states not in {None, self.num_unique}
+
+    @property
+    def verdict(self) -> Verdict:
+        """Undetermined unless every state was seen; a breach decides at once."""
+        if self.breaches:
+            return "violated"
+        if not self.is_complete:
+            return "undetermined"
+        return "violated" if self.missing_witnesses or self.wrong_count else "holds"
+
+
+class Explorer:
+    """The states of a setting, explored one level at a time."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.judge = Judge(setting.scheduler, select_invariants(setting.claims))
+        self.root = make_root(setting)
+        self.found = Exploration(setting, invariants=[rule.name for rule in self.judge.invariants])
+        # How each state was reached first: the state before, and the number of the action in its list.
+        self.parents: dict[Snapshot, tuple[Snapshot, int] | None] = {freeze(self.root): None}
+
+    def run(
+        self, budget: Budget, on_level: Callable[[Exploration, int], None] | None = None
+    ) -> Exploration:
+        """Explores until everything is seen, a breach is found, or the budget ends."""
+        gc_was_enabled = gc.isenabled()
+        gc.disable()  # A state graph has no cycles, and collecting it again and again costs a third of the time.
+        started, deadline = time.process_time(), time.monotonic() + (budget.seconds or 1e9)
+        frontier = list(self.parents)
+        try:
+            while frontier and not self.found.interrupted_by and not self.found.breaches:
+                if on_level is not None:
+                    on_level(self.found, len(frontier))
+                frontier = self._next_level(frontier, budget, deadline)
+            self.found.is_complete = not (self.found.interrupted_by or self.found.breaches)
+        except KeyboardInterrupt:
+            self.found.interrupted_by = "Ctrl-C"
+        finally:
+            if gc_was_enabled:
+                gc.enable()
+        self.found.cpu_s = time.process_time() - started
+        self.found.num_unique = len(self.parents)
+        self.found.witnesses = self.judge.witnesses
+        return self.found
+
+    def _next_level(
+        self, frontier: list[Snapshot], budget: Budget, deadline: float
+    ) -> list[Snapshot]:
+        level: list[Snapshot] = []
+        for state in frontier:
+            level += self._expand(state)
+            if self.found.breaches:
+                break
+            if budget.states and len(self.parents) >= budget.states:
+                self.found.interrupted_by = "the state budget"
+                break
+            if time.monotonic() > deadline:
+                self.found.interrupted_by = "the time budget"
+                break
+        if level:
+            self.found.depth += 1
+        return level
+
+    def _expand(self, state: Snapshot) -> Iterator[Snapshot]:
+        """Takes every action of a state; yields the states that are new."""
+        view = StateView(thaw(self.root, state))
+        for number, (action, seen) in enumerate(view.transitions()):
+            self.found.num_generated += 1
+            self.found.num_by_action[ACTION_NAMES[type(action)]] += 1
+            self.judge.look(seen)
+            breaches = list(self.judge.breaches(seen))
+            value = freeze(view.model)
+            if value not in self.parents:
+                self.parents[value] = (state, number)
+                yield value
+            if breaches:
+                self.found.breaches = breaches
+                self.found.actions = self.path_to(state, number)
+                return
+
+    def path_to(self, state: Snapshot, number: int) -> list[Action]:
+        """The run from the empty scheduler through `state` and its action `number`, under names of one run."""
+        numbers = [number]
+        parent = self.parents[state]
+        while parent is not None:
+            state, number = parent
+            numbers.append(number)
+            parent = self.parents[state]
+        return concretize(self.setting, numbers[::-1])
+
+
+class StateView:
+    """A state, and what each of its actions leads to; the model is rewound in place between them."""
+
+    def __init__(self, model: SpecModel) -> None:
+        self.model = model
+        self.before = model.scheduler.observe()
+        self.has_cache = model.scheduler.config.enable_prefix_caching
+
+    def transitions(self) -> Iterator[tuple[Action, Transition]]:
+        """Yields each enabled action with its transition; the model then stands in the state after it."""
+        model = self.model
+        live, in_flight, saved = model.live, model.in_flight, save(model)
+        for number, action in enumerate(model.enabled_actions()):
+            if number:
+                rewind(model, saved)
+            outcome = model.do(action)
+            seen = Transition(
+                action,
+                self.before,
+                model.scheduler.observe(),
+                outcome,
+                live,
+                model.live,
+                in_flight,
+                model.in_flight,
+            )
+            # Without a prefix cache nothing is published, and only a step tells the worker anything.
+            if self.has_cache or type(action) is Schedule:
+                follow(self._worker(live), seen)
+            yield action, seen
+
+    def _worker(self, live: dict[str, LiveRequest]) -> GhostWorker:
+        writers = {
+            name: Writer(request.new.cache_salt, request.token_ids)
+            for name, request in live.items()
+        }
+        return GhostWorker.trusting(self.model.scheduler.config.block_size, self.before, writers)
+
+
+def make_root(setting: Setting) -> SpecModel:
+    """The empty scheduler in its environment."""
+    return SpecModel(setting.environment, ReferenceScheduler(setting.scheduler))
+
+
+def concretize(setting: Setting, numbers: list[int]) -> list[Action]:
+    """Turns numbers of actions, each in the list of a canonically named state, into the actions of one run.
+
+    In every state the explorer names requests by their places in the queues; here each keeps the name it came with.
+    """
+    actions: list[Action] = []
+    run = make_root(setting)
+    for number in numbers:
+        names = {f"r{place}": r.request_id for place, r in enumerate(canonical_order(run))}
+        canonical = thaw(run, freeze(run)).enabled_actions()[number]
+        action = _rename(canonical, names, run)
+        run.do(action)
+        actions.append(action)
+    return actions
+
+
+def _rename(action: Action, names: dict[str, str], run: SpecModel) -> Action:
+    if isinstance(action, AddRequest):
+        return run.arrival(action.shape)
+    if isinstance(action, FinishRequests):
+        return FinishRequests(tuple(names[name] for name in action.request_ids), action.status)
+    if isinstance(action, UpdateFromOutput):
+        sampled = action.sampled_token_ids
+        return UpdateFromOutput({names[name]: tokens for name, tokens in sampled.items()})
+    return action

@@ -1,0 +1,189 @@
+"""Breadth-first exploration of any engine: along a shortest path to every state of the specification.
+
+Entry points: `EngineExplorer`, which takes every action of every state that the specification can reach, and
+`find_shortest`, which looks for a shorter run than one that is known to fail. An engine need not be able to copy or
+rewind itself: it is built anew and led along the path each time. What else an engine may remember of its way
+depends on the path, and only one path to each state is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import attrs
+from attrs import define, field
+
+from checkers.engines import Engine, hang_alarms
+from checkers.errors import EngineFault
+from checkers.lockstep import Lockstep
+from checkers.run import Judge, Run
+from checkers.trial import Rules, Trial, run_trial
+from spec.interface import NewRequest
+from spec.model import (
+    ACTION_NAMES,
+    Action,
+    AddRequest,
+    Environment,
+    FinishRequests,
+    UpdateFromOutput,
+)
+from spec.scheduler import ReferenceScheduler
+from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save
+
+Path = tuple[Action, ...]
+
+
+@define
+class EngineExploration:
+    """What an exploration of an engine has looked at, and what it found."""
+
+    num_unique: int = 1
+    """States of the specification."""
+    num_generated: int = 0
+    """Actions that the engine took in them."""
+    depth: int = 0
+    is_complete: bool = False
+    """Whether every action of every state (up to the depth asked for) was taken."""
+    interrupted_by: str = ""
+    num_by_action: Counter[str] = field(factory=Counter)
+    witnesses: Counter[str] = field(factory=Counter)
+    failing: Path = ()
+    """The first path whose last action breaks a rule."""
+    cpu_s: float = 0.0
+
+
+class EngineExplorer:
+    """The states of the specification, and an engine that is led to each of them."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        engine: Engine,
+        environment: Environment,
+        wanted: frozenset[str] = frozenset(),
+    ) -> None:
+        self.rules = rules
+        self.engine = engine
+        self.environment = environment
+        self.wanted = wanted
+        """Rules whose breach ends the exploration; empty for any."""
+        self.judge = Judge(rules.config, list(rules.invariants))
+        self.found = EngineExploration()
+        self.known = {freeze(self._follow(()))}
+
+    def run(
+        self,
+        *,
+        max_depth: int = 0,
+        seconds: float = 0.0,
+        on_level: Callable[[EngineExploration, int], None] | None = None,
+    ) -> EngineExploration:
+        """Explores until a path breaks a rule, all is seen, or a bound (0: none) is reached."""
+        found = self.found
+        started, deadline = time.process_time(), time.monotonic() + (seconds or 1e9)
+        level: list[Path] = [()]
+        try:
+            with hang_alarms():
+                while level and (not max_depth or found.depth < max_depth):
+                    if on_level is not None:
+                        on_level(found, len(level))
+                    level = [path for source in level for path in self._expand(source, deadline)]
+                    found.depth += 1
+        except KeyboardInterrupt:
+            found.interrupted_by = "Ctrl-C"
+        found.is_complete = not (found.failing or found.interrupted_by)
+        found.num_unique, found.witnesses = len(self.known), self.judge.witnesses
+        found.cpu_s = time.process_time() - started
+        return found
+
+    def _expand(self, path: Path, deadline: float) -> Iterator[Path]:
+        """Takes every action after a path; yields the paths to states that are new."""
+        for action, state in self._successors(path):
+            if self.found.failing or self.found.interrupted_by:
+                return
+            if time.monotonic() > deadline:
+                self.found.interrupted_by = "the time budget"
+                return
+            longer = (*path, action)
+            self.found.num_generated += 1
+            self.found.num_by_action[ACTION_NAMES[type(action)]] += 1
+            broken = self._lead(longer)
+            if broken & self.wanted if self.wanted else broken:
+                self.found.failing = longer
+            elif state not in self.known:
+                self.known.add(state)
+                yield longer
+
+    def _successors(self, path: Path) -> Iterator[tuple[Action, Snapshot]]:
+        """Yields every action after a path, and the state that the specification is in after it."""
+        model = self._follow(path)
+        saved = save(model)
+        for number, action in enumerate(model.enabled_actions()):
+            if number:
+                rewind(model, saved)
+            model.do(action)
+            yield action, freeze(model)
+
+    def _follow(self, path: Path) -> SpecModel:
+        model = SpecModel(self.environment, ReferenceScheduler(self.rules.config))
+        for action in path:
+            model.do(action)
+        return model
+
+    def _lead(self, path: Path) -> set[str]:
+        """The rules that the last action of a path breaks; the path up to it was looked at before."""
+        *earlier, last = path
+        lockstep = Lockstep(self.rules.config) if self.rules.lockstep else None
+        try:
+            run = Run(self.rules.config, self.engine.build(self.rules.config))
+            for action in earlier:
+                seen = run.step(action)
+                if lockstep is not None:
+                    lockstep.step(seen)
+            seen = run.step(last)
+        except EngineFault as fault:
+            return {fault.name}
+        self.judge.look(seen)
+        broken = {breach.name for breach in self.judge.breaches(seen)}
+        difference = None if lockstep is None else lockstep.step(seen)
+        return broken if difference is None else broken | {difference.name}
+
+
+def find_shortest(
+    trial: Trial, rules: Rules, engine: Engine, *, seconds: float
+) -> tuple[Trial, bool]:
+    """Returns the shortest failing run found, and whether all shorter ones were tried in the time given.
+
+    Shorter means: over the same requests and sampled tokens, with no more requests alive at once.
+    """
+    wanted = frozenset(breach.name for breach in trial.breaches)
+    environment = environment_of(trial.actions, rules)
+    if len(trial.steps) <= 1:
+        return trial, True
+    explorer = EngineExplorer(rules, engine, environment, wanted)
+    found = explorer.run(max_depth=len(trial.steps) - 1, seconds=seconds)
+    if found.failing:
+        return run_trial(rules, engine, found.failing), True
+    return trial, found.is_complete
+
+
+def environment_of(actions: list[Action], rules: Rules) -> Environment:
+    """The smallest environment in which a run may happen."""
+    shapes: dict[NewRequest, None] = {}
+    tokens = {rules.default_token_id: None}
+    for action in actions:
+        if isinstance(action, AddRequest):
+            shapes[attrs.evolve(action.request, request_id="", arrival_time=0.0)] = None
+        elif isinstance(action, UpdateFromOutput):
+            for sampled in action.sampled_token_ids.values():
+                tokens.update(dict.fromkeys(sampled))
+    num_arrivals = sum(isinstance(action, AddRequest) for action in actions)
+    return Environment(
+        shapes=tuple(shapes) or (NewRequest(request_id="", prompt_token_ids=(0,), max_tokens=1),),
+        max_live_requests=max(num_arrivals, 1),
+        max_in_flight=rules.max_in_flight,
+        sampled_token_ids=tuple(tokens),
+        with_aborts=any(isinstance(action, FinishRequests) for action in actions),
+    )

@@ -1,0 +1,259 @@
+"""An engine beside the specification: the same actions, and all that can be seen compared.
+
+Entry point: `Lockstep.step`. Blocks are compared up to renaming: `BlockNames` knows which block of
+the engine plays the part of which block of the specification, for as long as that block is held or
+can be found by its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from checkers.explain import ExplainedScheduler
+from checkers.run import Breach
+from spec.interface import (
+    EngineCoreOutput,
+    Observation,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+from spec.model import Model, Outcome, Transition
+from spec.scheduler import ReferenceScheduler
+
+NAME = "same_as_spec"
+RULE = "The engine answers and looks like the specification, up to the names of blocks."
+NAMELESS = "?"
+"""How a block is called that nobody holds and nobody can find: any other would do as well."""
+
+
+OPTIONAL_COUNTERS = (
+    "num_preemptions",
+    "num_output_placeholders",
+    "num_in_flight_tokens",
+    "num_stale_output_tokens",
+)
+"""What an engine may not tell of its requests; then it tells it of none."""
+
+
+class Lockstep:
+    """The specification, led through the actions that an engine went through."""
+
+    def __init__(
+        self, config: SchedulerConfig, *, exact_ids: bool = False, explain: bool = False
+    ) -> None:
+        self.scheduler = ExplainedScheduler(config) if explain else ReferenceScheduler(config)
+        self.spec = Model(None, self.scheduler)
+        self.outcome = Outcome()
+        """What the specification answered to the last action."""
+        # None while every block has the same name on both sides.
+        self.names: BlockNames | None = None
+        self.exact_ids = exact_ids
+        """Whether block ids and the order of the free queue must be the same, too."""
+
+    def step(self, seen: Transition) -> Breach | None:
+        """Does the same action on the specification; returns how the engine differs from it."""
+        self.outcome = self.spec.do(seen.action)
+        output, expected = as_told(seen, self.outcome.output, self.scheduler.observe())
+        outcome = Outcome(output, self.outcome.results)
+        if self.names is None and is_same(seen, outcome, expected):
+            return None
+        evidence = tuple(self._differences(seen, outcome, expected))
+        if not evidence:
+            return None
+        return Breach(NAME, RULE, evidence, "lockstep", self.explanation())
+
+    def explanation(self) -> str:
+        """How the specification came to its last decision, a line per rule.
+
+        Empty unless `explain` was asked for.
+        """
+        if isinstance(self.scheduler, ExplainedScheduler):
+            return "\n".join(self.scheduler.log)
+        return ""
+
+    def _differences(
+        self, seen: Transition, outcome: Outcome, expected: Observation
+    ) -> Iterator[str]:
+        if self.exact_ids:
+            names = BlockNames.identity(expected)
+        else:
+            names = self.names = self.names or BlockNames.identity(seen.before)
+            yield from names.match(seen.after, expected)
+        theirs, ours = names.to_spec, names.of_spec()
+        if seen.outcome.output is not None and outcome.output is not None:
+            yield from compare(
+                "output",
+                view_output(seen.outcome.output, theirs),
+                view_output(outcome.output, ours),
+            )
+        yield from compare(
+            "outputs", view_results(seen.outcome.results), view_results(outcome.results)
+        )
+        yield from compare("", view(seen.after, theirs), view(expected, ours))
+        if self.exact_ids:
+            yield from compare("free_block_ids", seen.after.free_block_ids, expected.free_block_ids)
+
+
+def as_told(
+    seen: Transition, output: SchedulerOutput | None, expected: Observation
+) -> tuple[SchedulerOutput | None, Observation]:
+    """Leaves out of the specification's answer and state what the engine does not tell."""
+    theirs = seen.outcome.output
+    if output is not None and theirs is not None and theirs.new_block_ids_to_zero is None:
+        output = attrs.evolve(output, new_block_ids_to_zero=None)
+    if seen.after.block_contents is None:
+        expected.block_contents = None
+    first = next(iter(seen.after.requests.values()), None)
+    untold: dict[str, Any] = {n: None for n in OPTIONAL_COUNTERS if getattr(first, n, 0) is None}
+    if untold:
+        expected.requests = {
+            name: attrs.evolve(request, **untold) for name, request in expected.requests.items()
+        }
+    return output, expected
+
+
+def is_same(seen: Transition, outcome: Outcome, expected: Observation) -> bool:
+    """The common case, decided at C speed: equal to the letter, ids and orders included."""
+    ours, theirs = outcome.output, seen.outcome.output
+    return (
+        theirs == ours
+        and (ours is None or theirs is None or view_order(ours) == view_order(theirs))
+        and seen.outcome.results == outcome.results
+        and seen.after == expected
+    )
+
+
+class BlockNames:
+    """Which block of an engine plays the part of which block of the specification."""
+
+    def __init__(self, to_spec: dict[int, int]) -> None:
+        self.to_spec = to_spec
+
+    @classmethod
+    def identity(cls, seen: Observation) -> BlockNames:
+        """Each block that has a part plays its own."""
+        return cls({block_id: block_id for block_id in parts(seen)})
+
+    def of_spec(self) -> dict[int, int]:
+        """The specification's blocks that have a part, under their own names."""
+        return {block_id: block_id for block_id in self.to_spec.values()}
+
+    def match(self, seen: Observation, expected: Observation) -> Iterator[str]:
+        """Forgets blocks without a part, and pairs new ones by their places in the block tables.
+
+        Yields where a place is taken by a block that already plays another part.
+        """
+        ours, theirs = parts(expected), parts(seen)
+        self.to_spec = {e: s for e, s in self.to_spec.items() if e in theirs or s in ours}
+        taken = {s: e for e, s in self.to_spec.items()}
+        for request_id, request in seen.requests.items():
+            if request_id not in expected.requests:
+                continue
+            table = expected.requests[request_id].block_ids
+            pairs = zip(request.block_ids, table, strict=False)
+            for index, (theirs_id, ours_id) in enumerate(pairs):
+                if theirs_id not in self.to_spec and ours_id not in taken:
+                    self.to_spec[theirs_id] = ours_id
+                    taken[ours_id] = theirs_id
+                elif self.to_spec.get(theirs_id) != ours_id:
+                    yield (
+                        f"requests.{request_id}.block_ids[{index}]: the engine has block "
+                        f"{theirs_id}, which does not play the part of the spec's block {ours_id}"
+                    )
+
+
+def parts(seen: Observation) -> set[int]:
+    """The blocks that somebody holds or can find."""
+    held = {block_id for request in seen.requests.values() for block_id in request.block_ids}
+    return held.union(seen.cached_block_ids)
+
+
+# ---- comparable views: plain data, blocks under the specification's names ----------------------
+
+
+def view(seen: Observation, names: dict[int, int]) -> dict[str, Any]:
+    """An observation; the order of the free queue is left out."""
+    return {
+        "running": seen.running,
+        "waiting": seen.waiting,
+        "requests": {
+            request_id: {**attrs.asdict(request), "block_ids": rename(request.block_ids, names)}
+            for request_id, request in seen.requests.items()
+        },
+        "num_free_blocks": seen.num_free_blocks,
+        "free_block_ids": _sorted(rename(seen.free_block_ids, names)),
+        "ref_cnt": {str(names.get(b, NAMELESS)): n for b, n in seen.ref_cnt.items()},
+        "cached_block_ids": _sorted(rename(seen.cached_block_ids, names)),
+        "finished_req_ids": sorted(seen.finished_req_ids),
+    }
+
+
+def view_output(output: SchedulerOutput, names: dict[int, int]) -> dict[str, Any]:
+    """A step's output; ids that an engine keeps in sets are sorted."""
+    zeroed = output.new_block_ids_to_zero
+    return {
+        "num_scheduled_tokens": output.num_scheduled_tokens,
+        "scheduled_new_reqs": {
+            name: {**attrs.asdict(new), "block_ids": rename(new.block_ids, names)}
+            for name, new in output.scheduled_new_reqs.items()
+        },
+        "scheduled_cached_reqs": {
+            name: {**attrs.asdict(cached), "new_block_ids": rename(cached.new_block_ids, names)}
+            for name, cached in output.scheduled_cached_reqs.items()
+        },
+        "order": view_order(output),
+        "preempted_req_ids": sorted(output.preempted_req_ids),
+        "finished_req_ids": sorted(output.finished_req_ids),
+        "new_block_ids_to_zero": None if zeroed is None else _sorted(rename(zeroed, names)),
+    }
+
+
+def view_order(output: SchedulerOutput) -> list[list[str]]:
+    """The order in which a step computes its requests, and in which the worker is told of them."""
+    return [
+        list(output.num_scheduled_tokens),
+        list(output.scheduled_new_reqs),
+        list(output.scheduled_cached_reqs),
+    ]
+
+
+def view_results(results: dict[int, list[EngineCoreOutput]] | None) -> Any:
+    """What each client is sent, in order."""
+    if results is None:
+        return None
+    return {
+        str(client): {
+            "order": [output.request_id for output in outputs],
+            "sent": {output.request_id: attrs.asdict(output) for output in outputs},
+        }
+        for client, outputs in results.items()
+    }
+
+
+def rename(block_ids: list[int], names: dict[int, int]) -> list[Any]:
+    """Blocks under the specification's names."""
+    return [names.get(block_id, NAMELESS) for block_id in block_ids]
+
+
+def _sorted(values: list[Any]) -> list[Any]:
+    return sorted(values, key=str)
+
+
+def compare(path: str, theirs: Any, ours: Any) -> Iterator[str]:
+    """Yields each place where two views differ."""
+    if theirs == ours:
+        return
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key in [*ours, *[key for key in theirs if key not in ours]]:
+            place = f"{path}.{key}" if path else str(key)
+            if key not in theirs:
+                yield f"{place}: the spec has {ours[key]!r}, the engine has none"
+            elif key not in ours:
+                yield f"{place}: the spec has none, the engine has {theirs[key]!r}"
+            else:
+                yield from compare(place, theirs[key], ours[key])
+    else:
+        yield f"{path}: the spec has {ours!r}, the engine has {theirs!r}"

@@ -1,0 +1,301 @@
+"""A Hypothesis state machine over any engine: random actions, every invariant, and lockstep.
+
+Entry point: `scheduler_machine`. In a test file one line is enough:
+
+    TestMyScheduler = scheduler_machine("my_module:MyScheduler").TestCase
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import NoReturn
+
+import attrs
+from hypothesis import event
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.strategies import integers, lists, runner, sampled_from
+
+from checkers.configs import Setting, load_setting, load_settings
+from checkers.engines import Engine, EngineFactory, hang_alarms, load_engine
+from checkers.errors import EngineFault, HarnessError
+from checkers.lockstep import Lockstep
+from checkers.run import Breach, Judge, Run, select_invariants
+from checkers.trial import TraceStep, Trial, breach_of_fault
+from spec.interface import Observation, SchedulerConfig, SchedulerOutput
+from spec.model import (
+    Action,
+    AddRequest,
+    FinishRequests,
+    Outcome,
+    Schedule,
+    Transition,
+    UpdateFromOutput,
+)
+
+
+def scheduler_machine(
+    engine: str | EngineFactory,
+    settings: Iterable[str | Setting] | None = None,
+    *,
+    lockstep: bool = True,
+    time_limit_s: float = 10.0,
+) -> type[SchedulerMachine]:
+    """Builds a state machine that checks `engine`; its `TestCase` is what pytest runs.
+
+    `engine` is a name as on the command line, or a callable that takes a `SchedulerConfig`.
+    `settings` are names, files or `Setting`s; without any, those that are `used_by` the machine.
+    `lockstep` compares the engine with the specification, too. A call that takes longer than
+    `time_limit_s` is a hang. How many runs of how many actions: Hypothesis's `max_examples` and
+    `stateful_step_count`. Raises `HarnessError` if there is no such engine or setting.
+    """
+    under_test = _find_engine(engine, time_limit_s)
+    menu = _find_settings(settings)
+
+    class EngineMachine(SchedulerMachine):
+        def __init__(self) -> None:
+            super().__init__(under_test, menu, lockstep=lockstep and not under_test.is_spec)
+
+    return EngineMachine
+
+
+def _find_engine(engine: str | EngineFactory, time_limit_s: float) -> Engine:
+    if isinstance(engine, str):
+        return load_engine(engine, time_limit_s)
+    return Engine(getattr(engine, "__qualname__", repr(engine)), engine, time_limit_s)
+
+
+def _find_settings(settings: Iterable[str | Setting] | None) -> dict[str, Setting]:
+    if settings is None:
+        chosen = [setting for setting in load_settings().values() if "machine" in setting.used_by]
+    else:
+        chosen = [load_setting(one) if isinstance(one, str) else one for one in settings]
+    if not chosen:
+        raise HarnessError("settings is empty, so nothing would be checked; name at least one")
+    return {setting.name: setting for setting in chosen}
+
+
+# ---- what a rule draws: small integers, the simplest first ---------------------------------------
+
+SETTINGS = runner().flatmap(lambda machine: sampled_from(list(machine.settings)))
+SHAPE = integers(0, 15)
+"""A place of the menu of arrivals, counted round it."""
+ARRIVALS = lists(SHAPE, max_size=4)
+TOKENS = integers(0, 255)
+"""Which tokens the requests of a step sample: the digits of the number, a digit a request."""
+CLIENT = integers(0, 15)
+"""Who leaves: a place in the order of arrival. Mostly nobody has it."""
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Leads an engine through what may happen in one setting, and judges every transition."""
+
+    def __init__(self, engine: Engine, settings: dict[str, Setting], *, lockstep: bool) -> None:
+        super().__init__()
+        self.engine = engine
+        self.settings = settings
+        self.with_lockstep = lockstep
+        self.unjudged: list[Transition] = []
+        self.trial = Trial()
+        """What was judged so far."""
+        self.at_end = ExitStack()
+
+    # ---- rules: what may happen ------------------------------------------------------------------
+
+    @initialize(setting=SETTINGS)
+    def begin(self, setting: str) -> None:
+        """Builds a fresh engine for one of the settings."""
+        self.at_end.enter_context(hang_alarms())
+        self.setting = self.settings[setting]
+        config = self.setting.scheduler
+        self.judge = Judge(config, select_invariants(self.setting.claims))
+        self.at_end.callback(self._tell_statistics)
+        self.lockstep = Lockstep(config, explain=True) if self.with_lockstep else None
+        try:
+            self.run = Run(config, self.engine.build(config), self.setting.environment)
+        except EngineFault as fault:
+            self._fail([breach_of_fault(fault)])
+
+    @rule(shapes=ARRIVALS, tokens=TOKENS)
+    def engine_step(self, shapes: list[int], tokens: int) -> None:
+        """Requests arrive, a step is scheduled, the oldest one returns: what engines do most."""
+        for shape in shapes:
+            self._arrive(shape)
+        if self._may_schedule():
+            self._do(Schedule())
+        self._deliver(tokens)
+
+    @precondition(lambda self: bool(self.run.model.arrivals()))
+    @rule(shape=SHAPE)
+    def add_request(self, shape: int) -> None:
+        """A request arrives."""
+        self._arrive(shape)
+
+    @precondition(lambda self: self._may_schedule())
+    @rule()
+    def schedule(self) -> None:
+        """A step is scheduled, and stays in flight."""
+        self._do(Schedule())
+
+    @precondition(lambda self: bool(self.run.model.in_flight))
+    @rule(tokens=TOKENS)
+    def deliver(self, tokens: int) -> None:
+        """The oldest step in flight returns."""
+        self._deliver(tokens)
+
+    @precondition(lambda self: bool(self.run.model.aborts()))
+    @rule(client=CLIENT)
+    def abort(self, client: int) -> None:
+        """A client disconnects; mostly none does."""
+        aborts = self.run.model.aborts()
+        if client < len(aborts):
+            self._do(aborts[client])
+
+    @rule(tokens=TOKENS)
+    def idle(self, tokens: int) -> None:
+        """Nobody wants anything; the engine goes on by itself, and steps even without work.
+
+        Always possible, so that no state is the end of a run.
+        """
+        if self.run.model.in_flight:
+            self._deliver(tokens)
+        else:
+            self._do(Schedule())
+
+    def _arrive(self, shape: int) -> None:
+        arrivals = self.run.model.arrivals()
+        if arrivals:
+            self._do(arrivals[shape % len(arrivals)])
+
+    def _may_schedule(self) -> bool:
+        """As the model, and a step without work is allowed if nothing else is in flight."""
+        model = self.run.model
+        return model.may_schedule() or not (model.live or model.in_flight)
+
+    def _deliver(self, tokens: int) -> None:
+        sampled = {}
+        menu = self.run.model.bounds.sampled_token_ids
+        for name in self.run.model.live_samplers():
+            tokens, digit = divmod(tokens, len(menu))
+            sampled[name] = [menu[digit]]
+        self._do(UpdateFromOutput(sampled))
+
+    def _do(self, action: Action) -> None:
+        try:
+            self.unjudged.append(self.run.step(action))
+        except EngineFault as fault:
+            # If something was wrong before, that is the finding.
+            self.everything_holds()
+            self.trial.steps.append(TraceStep(action, None, None))
+            self._fail([breach_of_fault(fault)])
+
+    # ---- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def everything_holds(self) -> None:
+        """Every new transition keeps every invariant, and is what the specification does."""
+        while self.unjudged:
+            seen = self.unjudged.pop(0)
+            self.trial.steps.append(TraceStep(seen.action, seen.outcome, seen.after))
+            breaches = list(self.judge.breaches(seen))
+            difference = None if self.lockstep is None else self.lockstep.step(seen)
+            if difference is not None:
+                breaches.append(difference)
+            if breaches:
+                self._fail(breaches)
+            self.judge.look(seen)
+
+    def _fail(self, breaches: list[Breach]) -> NoReturn:
+        self.trial.breaches = breaches
+        raise AssertionError(describe_breach(self.trial, self.engine.name, self.setting))
+
+    def _tell_statistics(self) -> None:
+        """Lets `--hypothesis-show-statistics` say what the runs have reached."""
+        for name in self.judge.witnesses:
+            event(f"reached {name}")
+
+    def teardown(self) -> None:
+        """Ends a run."""
+        self.at_end.close()
+
+
+# ---- a finding as text ---------------------------------------------------------------------------
+
+
+def describe_breach(trial: Trial, engine: str, setting: Setting) -> str:
+    """Says which rule is broken, by which run, and how."""
+    breach, *others = trial.breaches
+    lines = [f"error[{breach.name}]: {breach.rule}"]
+    lines += [f"  engine {engine}, setting {setting.name}: {describe_config(setting.scheduler)}"]
+    lines += [f"  {row}" for row in make_table(trial.steps)]
+    lines += [f"  Then {sentence}" for sentence in breach.evidence]
+    if others:
+        lines += [f"  also broken: {', '.join(other.name for other in others)}"]
+    for each in trial.breaches:
+        lines += [f"    {line}" for line in each.detail.splitlines()]
+    return "\n".join(lines)
+
+
+def describe_config(config: SchedulerConfig) -> str:
+    """The fields that have no default, or another value than it."""
+    return " ".join(
+        f"{field.name}={getattr(config, field.name)}"
+        for field in attrs.fields(SchedulerConfig)
+        if getattr(config, field.name) != field.default
+    )
+
+
+def make_table(steps: list[TraceStep]) -> Iterator[str]:
+    """Yields a line per action: what happened, and who runs, waits and holds which blocks after."""
+    rows = [["#", "action", "running", "waiting", "block_ids", "free"]]
+    for number, step in enumerate(steps, start=1):
+        action = describe_action(step.action, step.outcome or Outcome())
+        rows.append([str(number), action, *describe_observation(step.seen)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def describe_action(action: Action, outcome: Outcome) -> str:
+    """What happened, in the words of the interface."""
+    if isinstance(action, AddRequest):
+        new = action.request
+        return (
+            f"add_request({new.request_id}, num_prompt_tokens={len(new.prompt_token_ids)}, "
+            f"max_tokens={new.max_tokens})"
+        )
+    if isinstance(action, FinishRequests):
+        return f"finish_requests({', '.join(action.request_ids)})"
+    if isinstance(action, Schedule):
+        return f"schedule: {describe_output(outcome.output)}"
+    return f"update_from_output: {describe_sampled(action, outcome)}"
+
+
+def describe_output(output: SchedulerOutput | None) -> str:
+    """Who computes how many tokens, and who is preempted."""
+    if output is None:
+        return "no answer"
+    parts = [f"{name} {num_tokens}" for name, num_tokens in output.num_scheduled_tokens.items()]
+    parts += [f"{name} preempted" for name in output.preempted_req_ids]
+    return ", ".join(parts) or "nothing"
+
+
+def describe_sampled(action: UpdateFromOutput, outcome: Outcome) -> str:
+    """Who samples which token, and who is said to finish."""
+    parts = [f"{name} samples {tokens[0]}" for name, tokens in action.sampled_token_ids.items()]
+    for outputs in (outcome.results or {}).values():
+        parts += [f"{each.request_id} ends ({each.finish_reason})" for each in outputs if each.finish_reason]
+    return ", ".join(parts) or "nothing"
+
+
+def describe_observation(seen: Observation | None) -> list[str]:
+    """Cells: who runs, who waits, the block tables, the free blocks."""
+    if seen is None:
+        return ["?"] * 4
+    tables = [
+        f"{name}: {' '.join(map(str, request.block_ids))}"
+        for name, request in seen.requests.items()
+        if request.block_ids
+    ]
+    cells = [" ".join(seen.running), " ".join(seen.waiting), ", ".join(tables)]
+    return [*[cell or "-" for cell in cells], str(seen.num_free_blocks)]

@@ -1,0 +1,211 @@
+"""Random walks of an engine in lockstep with the specification, then the shortest failing run that can be found.
+
+Entry point: `search`. On a walk the engine is compared to the specification after every action; every
+`JUDGE_EVERY`th walk, and every walk that differs, is held against the invariants too. The specification itself has
+nothing to be compared to, so all of its walks are held against the invariants.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import attrs
+from attrs import define, field, frozen
+
+from checkers.configs import Setting
+from checkers.counterexample import Counterexample, make_steps
+from checkers.engines import Engine, hang_alarms
+from checkers.errors import EngineFault
+from checkers.explore import Verdict
+from checkers.lockstep import Lockstep
+from checkers.run import Judge, Run, select_invariants
+from checkers.explore_engine import find_shortest
+from checkers.shrink import shrink
+from checkers.trial import Rules, Trial, run_trial
+from checkers.walk import draw_action
+from spec.model import Action, Schedule
+
+JUDGE_EVERY = 8
+"""Lockstep already says that the engine does what the judged specification does; this is for what it cannot see."""
+
+
+@frozen(kw_only=True)
+class Plan:
+    """How much to walk."""
+
+    num_walks: int = 200
+    """Per setting."""
+    length: int = 150
+    """Actions in a walk."""
+    seed: int = 0
+    seconds: float = 0.0
+    """Wall-clock time for all walks; 0 is no limit."""
+    shrink_s: float = 20.0
+    """Wall-clock time for shrinking a failing walk; half of it again for the breadth-first attempt."""
+
+
+@define
+class Search:
+    """What the walks have looked at, and what they found."""
+
+    engine: str
+    settings: list[str]
+    plan: Plan
+    num_walks: int = 0
+    num_judged_walks: int = 0
+    num_actions: int = 0
+    num_engine_steps: int = 0
+    witnesses: Counter[str] = field(factory=Counter)
+    """On the judged walks."""
+    invariants: list[str] = field(factory=list)
+    unobserved: set[str] = field(factory=set)
+    interrupted_by: str = ""
+    counterexample: Counterexample | None = None
+    cpu_s: float = 0.0
+    """Of the walks alone."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the walks say; that they say nothing about other walks stands in the report."""
+        if self.counterexample is not None:
+            return "violated"
+        return "undetermined" if self.interrupted_by else "holds"
+
+
+def search(
+    engine: Engine,
+    settings: list[Setting],
+    plan: Plan,
+    on_walk: Callable[[Search], None] | None = None,
+) -> Search:
+    """Walks until a run fails, all walks are done, or the time is over."""
+    found = Search(engine.name, [setting.name for setting in settings], plan)
+    found.invariants = [rule.name for rule in select_invariants()]
+    deadline = time.monotonic() + (plan.seconds or 1e9)
+    failed: tuple[Setting, int, Trial] | None = None
+    started = time.process_time()
+    try:
+        with hang_alarms():
+            for setting, number in _rounds(settings, plan):
+                walker = _Walker(engine, setting, plan, number, found)
+                if walker.fails():
+                    failed = (setting, walker.seed, walker.trial())
+                    break
+                if on_walk is not None:
+                    on_walk(found)
+                if time.monotonic() > deadline:
+                    found.interrupted_by = "the time budget"
+                    break
+    except KeyboardInterrupt:
+        found.interrupted_by = "Ctrl-C"
+    found.cpu_s = time.process_time() - started
+    if failed is not None:
+        found.counterexample = make_counterexample(engine, plan, *failed)
+    return found
+
+
+def _rounds(settings: list[Setting], plan: Plan) -> Iterator[tuple[Setting, int]]:
+    """Every setting in turn, so that an early end has looked at all of them."""
+    for number in range(plan.num_walks):
+        for setting in settings:
+            yield setting, number
+
+
+class _Walker:
+    """One walk of one engine."""
+
+    def __init__(
+        self, engine: Engine, setting: Setting, plan: Plan, number: int, found: Search
+    ) -> None:
+        self.engine = engine
+        self.setting = setting
+        self.plan = plan
+        self.found = found
+        self.seed = plan.seed + number
+        self.rules = make_rules(engine, setting)
+        self.is_judged = engine.is_spec or number % JUDGE_EVERY == 0
+        self.actions: list[Action] = []
+
+    def fails(self) -> bool:
+        """Walks; whether something differs, breaks or fails."""
+        self.found.num_walks += 1
+        self.found.num_judged_walks += self.is_judged
+        rng = random.Random(f"{self.setting.name} {self.seed}")
+        try:
+            return self._walk(rng)
+        except EngineFault:
+            return True
+
+    def _walk(self, rng: random.Random) -> bool:
+        config = self.setting.scheduler
+        run = Run(
+            config,
+            self.engine.build(config),
+            self.setting.environment,
+            with_worker=self.is_judged,
+        )
+        lockstep = Lockstep(config) if self.rules.lockstep else None
+        judge = Judge(config, list(self.rules.invariants)) if self.is_judged else None
+        for _ in range(self.plan.length):
+            action = draw_action(run.model, rng)
+            if action is None:
+                break
+            self.actions.append(action)
+            self.found.num_actions += 1
+            self.found.num_engine_steps += type(action) is Schedule
+            seen = run.step(action)
+            if lockstep is not None and lockstep.step(seen) is not None:
+                return True
+            if judge is not None:
+                judge.look(seen)
+                if next(judge.breaches(seen), None) is not None:
+                    return True
+        if judge is not None:
+            self.found.witnesses += judge.witnesses
+            self.found.unobserved |= judge.unobserved
+        return False
+
+    def trial(self) -> Trial:
+        """The failing walk again, with everything looked at."""
+        return run_trial(self.rules, self.engine, self.actions)
+
+
+def make_rules(engine: Engine, setting: Setting) -> Rules:
+    """What an engine is held against in a setting."""
+    return Rules(
+        setting.scheduler,
+        tuple(select_invariants(setting.claims)),
+        setting.environment.max_in_flight,
+        setting.environment.sampled_token_ids[0],
+        lockstep=not engine.is_spec,
+    )
+
+
+def make_counterexample(
+    engine: Engine, plan: Plan, setting: Setting, seed: int, trial: Trial
+) -> Counterexample:
+    """Shrinks a failing walk, looks for a shorter one breadth first, and writes down what is left."""
+    rules = make_rules(engine, setting)
+    small = shrink(
+        trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s
+    )
+    shortest, is_shortest = find_shortest(small, rules, engine, seconds=plan.shrink_s / 2)
+    final = run_trial(rules, engine, shortest.actions, explain=True)
+    return Counterexample(
+        setting=setting.name,
+        dialect=setting.dialect,
+        engine=engine.name,
+        found_by="search",
+        seed=seed,
+        num_actions_found=len(trial.steps),
+        is_shortest=is_shortest,
+        config=setting.scheduler,
+        max_in_flight=rules.max_in_flight,
+        lockstep=rules.lockstep,
+        claims=setting.claims,
+        breaches=tuple(final.breaches),
+        steps=make_steps(final),
+    )

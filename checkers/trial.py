@@ -1,0 +1,134 @@
+"""A whole run of one engine: a list of actions, everything seen, and the first breach.
+
+Entry point: `run_trial`. It is strict about nothing: actions that cannot happen (any more) are left out, so that
+shrinking may drop what it likes; the trial's own steps are the run that did happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, field, frozen
+
+from checkers.engines import Engine, hang_alarms
+from checkers.errors import EngineFault
+from checkers.lockstep import Lockstep
+from checkers.run import Breach, Judge, Run
+from spec.interface import Observation, SchedulerConfig
+from spec.model import (
+    Action,
+    AddRequest,
+    FinishRequests,
+    Model,
+    Outcome,
+    UpdateFromOutput,
+)
+from spec.registry import Invariant
+
+FAULT_RULES = {
+    "engine_raises": "No call of an engine raises.",
+    "engine_hangs": "Every call of an engine returns.",
+    "engine_answers": "Every call of an engine returns what the interface says.",
+}
+
+
+@frozen
+class TraceStep:
+    """An action, what the engine answered, and what was seen after it."""
+
+    action: Action
+    outcome: Outcome | None
+    """None if the engine failed in this very step."""
+    seen: Observation | None
+
+
+@define
+class Trial:
+    """A run that happened."""
+
+    steps: list[TraceStep] = field(factory=list)
+    breaches: list[Breach] = field(factory=list)
+    """All that the last step breaks; [] if the run holds."""
+
+    @property
+    def actions(self) -> list[Action]:
+        """What happened."""
+        return [step.action for step in self.steps]
+
+
+@frozen
+class Rules:
+    """What a run is held against."""
+
+    config: SchedulerConfig
+    invariants: tuple[Invariant, ...]
+    max_in_flight: int = 1
+    default_token_id: int = 0
+    """Sampled where a run says nothing."""
+    lockstep: bool = True
+    """Whether the engine must do as the specification does."""
+
+
+def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action], *, explain: bool = False) -> Trial:
+    """Runs actions until the first breach. Actions that cannot happen are left out."""
+    trial = Trial()
+    with hang_alarms():
+        try:
+            run = Run(rules.config, engine.build(rules.config))
+        except EngineFault as fault:
+            trial.breaches = [breach_of_fault(fault)]
+            return trial
+        judge = Judge(rules.config, list(rules.invariants))
+        lockstep = Lockstep(rules.config, explain=explain) if rules.lockstep else None
+        for wanted in actions:
+            action = make_possible(run.model, wanted, rules)
+            if action is not None:
+                _take(trial, run, judge, lockstep, action)
+            if trial.breaches:
+                break
+    return trial
+
+
+def _take(
+    trial: Trial, run: Run, judge: Judge, lockstep: Lockstep | None, action: Action
+) -> None:
+    try:
+        seen = run.step(action)
+    except EngineFault as fault:
+        trial.steps.append(TraceStep(action, None, None))
+        trial.breaches = [breach_of_fault(fault)]
+        return
+    trial.steps.append(TraceStep(action, seen.outcome, seen.after))
+    trial.breaches = list(judge.breaches(seen))
+    difference = None if lockstep is None else lockstep.step(seen)
+    if difference is not None:
+        trial.breaches.append(difference)
+
+
+def breach_of_fault(fault: EngineFault) -> Breach:
+    """An engine's fault, as a finding."""
+    return Breach(
+        fault.name, FAULT_RULES[fault.name], (fault.evidence,), "engine", fault.traceback
+    )
+
+
+def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
+    """The action as it can happen now; None if it cannot."""
+    if isinstance(wanted, AddRequest):
+        in_flight = {
+            name for step in model.in_flight for name in step.output.num_scheduled_tokens
+        }
+        name = wanted.request.request_id
+        return None if name in model.live or name in in_flight else wanted
+    if isinstance(wanted, FinishRequests):
+        names = tuple(name for name in wanted.request_ids if name in model.live)
+        return FinishRequests(names, wanted.status) if names else None
+    if isinstance(wanted, UpdateFromOutput):
+        if not model.in_flight:
+            return None
+        tokens = wanted.sampled_token_ids
+        default = [rules.default_token_id]
+        return UpdateFromOutput(
+            {name: tokens.get(name) or default for name in model.live_samplers()}
+        )
+    return wanted if len(model.in_flight) < rules.max_in_flight else None

@@ -1,0 +1,1 @@
+"""That the model runner computes the same bits however it is scheduled."""

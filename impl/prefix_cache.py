@@ -1,0 +1,99 @@
+"""Which blocks can be found by their content.
+
+A content, all tokens from the first to the block's last, is a *chain* of blocks. A chain has a number, and is known by
+the number of the chain it extends and the tokens of its last block: comparing two contents compares two numbers and one
+block of tokens, whatever their length, and collisions do not exist.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from spec.interface import BlockContent
+
+Parent = int | str | None
+"""What a chain extends: a chain by its number, or, for a first block, the salt."""
+ChainKey = tuple[Parent, tuple[int, ...]]
+
+
+@define
+class Chain:
+    """A content that some published block has, or that a longer content extends."""
+
+    key: ChainKey
+    block_ids: dict[int, None] = field(factory=dict)
+    """The blocks published under it, oldest first, as the keys. Content is not de-duplicated."""
+    num_children: int = 0
+    """How many chains extend it by one block."""
+
+
+class PrefixCache:
+    """Published blocks by content, and content by published block."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[ChainKey, int] = {}
+        self._chains: dict[int, Chain] = {}
+        self._chain_of_block: dict[int, int] = {}
+        self._next_number = 1
+
+    def __contains__(self, block_id: int) -> bool:
+        return block_id in self._chain_of_block
+
+    def get_block_ids(self) -> list[int]:
+        """Returns the published blocks, sorted."""
+        return sorted(self._chain_of_block)
+
+    def get_chain(self, block_id: int) -> int:
+        """Returns the number of a published block's chain."""
+        return self._chain_of_block[block_id]
+
+    def find(self, parent: Parent, token_ids: tuple[int, ...]) -> int | None:
+        """Returns the oldest block published under the chain that extends `parent` by a block of tokens."""
+        number = self._numbers.get((parent, token_ids))
+        if number is None:
+            return None
+        return next(iter(self._chains[number].block_ids), None)
+
+    def publish(self, parent: Parent, token_ids: tuple[int, ...], block_id: int) -> int:
+        """Makes a block findable under the chain that extends `parent`; returns that chain."""
+        key = (parent, token_ids)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._add_chain(key)
+        self._chains[number].block_ids[block_id] = None
+        self._chain_of_block[block_id] = number
+        return number
+
+    def evict(self, block_id: int) -> None:
+        """Makes a block unfindable; chains that nothing needs any more are forgotten."""
+        number = self._chain_of_block.pop(block_id)
+        del self._chains[number].block_ids[block_id]
+        self._prune(number)
+
+    def get_content(self, block_id: int) -> BlockContent:
+        """Returns what a published block is found by."""
+        blocks: list[tuple[int, ...]] = []
+        parent: Parent = self._chain_of_block[block_id]
+        while isinstance(parent, int):
+            parent, token_ids = self._chains[parent].key
+            blocks.append(token_ids)
+        return parent, tuple([token_id for block in reversed(blocks) for token_id in block])
+
+    def _add_chain(self, key: ChainKey) -> int:
+        number = self._next_number
+        self._next_number += 1
+        self._numbers[key] = number
+        self._chains[number] = Chain(key)
+        if isinstance(key[0], int):
+            self._chains[key[0]].num_children += 1
+        return number
+
+    def _prune(self, number: Parent) -> None:
+        while isinstance(number, int):
+            chain = self._chains[number]
+            if chain.block_ids or chain.num_children:
+                return
+            del self._chains[number], self._numbers[chain.key]
+            number = chain.key[0]
+            if isinstance(number, int):
+                self._chains[number].num_children -= 1

@@ -1,0 +1,88 @@
+"""A live request: what it asks for, and how far it has come."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from spec.interface import NewRequest, RepetitionDetection, RequestStatus
+
+Rank = tuple[int, float, str]
+"""(priority, arrival_time, request_id): who is served first under the priority policy, smallest first."""
+
+
+@define(eq=False)
+class Request:
+    """A live request; compared by identity."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    rank: Rank
+    client_index: int
+    cache_salt: str | None
+    min_tokens: int
+    stop_token_ids: frozenset[int]
+    """All tokens that stop the request, end of sequence among them."""
+    repetition_detection: RepetitionDetection | None
+    max_num_tokens: int
+    """With so many tokens, prompt and output, the request is length-capped."""
+    max_requested_tokens: int
+    """The same without the cap of the model."""
+    check_stop_from: int
+    """While fewer tokens are known, only a stop token can stop the request."""
+    max_decode_until: int
+    """The cap of `decode_until`, since the token that a step samples must still find a place."""
+    num_prompt_tokens: int
+    num_tokens: int
+    """Prompt and known output."""
+    token_ids: list[int]
+    """All known tokens; appended to in place, so it is never handed out."""
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed_tokens: int = 0
+    """Tokens whose KV exists, or is promised by a scheduled step."""
+    num_in_flight_tokens: int = 0
+    """Scheduled in steps that have not returned."""
+    num_stale_output_tokens: int = 0
+    """The part of those that a preemption has voided."""
+    num_output_placeholders: int = 0
+    """Async scheduling: tokens being sampled, not yet known."""
+    num_preemptions: int = 0
+    block_ids: list[int] = field(factory=list)
+    """The block table; appended to in place, so only copies are handed out."""
+    num_cached_blocks: int = 0
+    """How many blocks, from the first, are published. They stay so while the request holds them."""
+    last_chain: int | str | None = None
+    """The chain of the last published block; the salt if there is none. The next block's content extends it."""
+    decode_until: int = 0
+    """While fewer tokens are computed, a step of one token meets no cap, needs no block and publishes nothing."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Known output tokens."""
+        return self.num_tokens - self.num_prompt_tokens
+
+
+def make_request(new: NewRequest, max_model_len: int) -> Request:
+    """Builds a request as it arrives."""
+    num_prompt_tokens = len(new.prompt_token_ids)
+    stop_token_ids = new.stop_token_ids
+    if new.eos_token_id is not None:
+        stop_token_ids = (*stop_token_ids, new.eos_token_id)
+    max_num_tokens = min(num_prompt_tokens + new.max_tokens, max_model_len)
+    return Request(
+        request_id=new.request_id,
+        prompt_token_ids=new.prompt_token_ids,
+        rank=(new.priority, new.arrival_time, new.request_id),
+        client_index=new.client_index,
+        cache_salt=new.cache_salt,
+        min_tokens=new.min_tokens,
+        stop_token_ids=frozenset(stop_token_ids),
+        repetition_detection=new.repetition_detection,
+        max_num_tokens=max_num_tokens,
+        check_stop_from=0 if new.repetition_detection else max_num_tokens,
+        max_requested_tokens=num_prompt_tokens + new.max_tokens,
+        max_decode_until=max_num_tokens - 1,
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=num_prompt_tokens,
+        token_ids=list(new.prompt_token_ids),
+        last_chain=new.cache_salt,
+    )

@@ -1,0 +1,472 @@
+"""Our own engine, made for speed: a request that only decodes costs little per step.
+
+Entry point: `FastScheduler`. What may happen to a request stands in its `decode_until`, worked out when its blocks
+change: below it, a step of one token cannot meet a cap, need a block or publish one. `_schedule_decodes` relies on it
+and runs through such requests in one loop; all others take the long way, `_schedule_next_running`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from impl.block_pool import NO_HIT, BlockPool, CacheHit
+from impl.request import Request, make_request
+from impl.request_queue import make_request_queue
+from impl.stop import check_stop
+from spec.interface import (
+    FINISH_REASON,
+    CachedRequestData,
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequest,
+    NewRequestData,
+    Observation,
+    RequestObservation,
+    RequestStatus,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+
+
+class FastScheduler:
+    """The default engine that is checked."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.block_pool = BlockPool(config)
+        # Every live request, in the order of arrival.
+        self.requests: dict[str, Request] = {}
+        self.waiting = make_request_queue(config.policy)
+        self.running: list[Request] = []
+        # Finished since the last `schedule`, in order; the next one tells the worker.
+        self.finished_req_ids: list[str] = []
+        self._begin_step()
+
+    # ---- what may happen to a scheduler ------------------------------------------------------------------
+
+    def add_request(self, new: NewRequest) -> None:
+        """Puts a request into the waiting queue."""
+        request = make_request(new, self.config.max_model_len)
+        self.requests[request.request_id] = request
+        self.waiting.add_request(request)
+
+    def schedule(self) -> SchedulerOutput:
+        """Decides what one step computes: running requests first, then the head of the waiting queue."""
+        self._begin_step()
+        self._schedule_running()
+        if self.config.same_step_prefix_hits:
+            self._publish_granted()
+        if not self.output.preempted_req_ids:
+            self._schedule_waiting()
+        self._publish_granted()
+        return self._end_step()
+
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> dict[int, list[EngineCoreOutput]]:
+        """Settles a step: appends the sampled tokens, stops and frees requests, reports to each client."""
+        results: dict[int, list[EngineCoreOutput]] = {}
+        requests, sampled = self.requests, result.sampled_token_ids
+        num_finished = len(self.finished_req_ids)
+        for request_id, num_scheduled_tokens in output.num_scheduled_tokens.items():
+            request = requests.get(request_id)
+            if request is None:
+                continue  # It was aborted, or has stopped, while the step was in flight.
+            sent = self._settle(request, num_scheduled_tokens, sampled[request_id])
+            if sent is None:
+                continue
+            if request.client_index in results:
+                results[request.client_index].append(sent)
+            else:
+                results[request.client_index] = [sent]
+        if len(self.finished_req_ids) > num_finished:
+            self._close_gaps()
+        return results
+
+    def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
+        """Ends requests from outside, whatever they are doing; unknown ids are ignored."""
+        for request_id in request_ids:
+            if request_id in self.requests:
+                self._finish(self.requests[request_id], finished_status)
+        self._close_gaps()
+
+    def observe(self) -> Observation:
+        """Shows the state between two calls."""
+        pool = self.block_pool
+        cached_block_ids = pool.prefix_cache.get_block_ids()
+        return Observation(
+            running=[request.request_id for request in self.running],
+            waiting=[request.request_id for request in self.waiting],
+            requests={name: observe_request(request) for name, request in self.requests.items()},
+            num_free_blocks=pool.num_free_blocks,
+            free_block_ids=list(pool.free_block_queue),
+            ref_cnt={block_id: count for block_id, count in enumerate(pool.ref_cnt) if count > 0},
+            cached_block_ids=cached_block_ids,
+            finished_req_ids=list(self.finished_req_ids),
+            block_contents={name: pool.prefix_cache.get_content(name) for name in cached_block_ids},
+        )
+
+    # ---- pass 1: running requests ------------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        config = self.config
+        self.output = SchedulerOutput()
+        # Both budgets of the config in one: whatever is granted or taken back counts on both.
+        self.token_budget = min(config.max_num_scheduled_tokens, config.max_num_batched_tokens)
+        # The cursor of pass 1: who is looked at next.
+        self.req_index = 0
+        # Granted in this step on the long way, and not yet published, in order.
+        self.granted: list[Request] = []
+        # Free blocks that admission leaves alone (reserve-aware gate only).
+        self.num_reserved_blocks = 0
+        self.long_prefill_token_threshold = config.long_prefill_token_threshold
+        if config.threshold_spares_lone_request and len(self.running) + len(self.waiting) <= 1:
+            self.long_prefill_token_threshold = 0
+
+    def _schedule_running(self) -> None:
+        """Pass 1: gives every running request what it needs, as far as the budget goes."""
+        self._schedule_decodes()
+        while self.req_index < len(self.running) and self.token_budget > 0:
+            if not self._schedule_next_running():
+                return
+            self._schedule_decodes()
+
+    def _schedule_decodes(self) -> None:
+        """Schedules the requests from the cursor on that only decode, up to the first that needs the long way.
+
+        Does what `_grant_running` does, for one token and no block.
+        """
+        running, is_async = self.running, self.config.async_scheduling
+        num_scheduled_tokens = self.output.num_scheduled_tokens
+        scheduled_cached_reqs = self.output.scheduled_cached_reqs
+        num_scheduled_before = len(num_scheduled_tokens)
+        start = self.req_index
+        for index in range(start, min(len(running), start + self.token_budget)):
+            request = running[index]
+            num_computed_tokens = request.num_computed_tokens
+            gap = request.num_tokens + request.num_output_placeholders - num_computed_tokens
+            if gap != 1 or num_computed_tokens >= request.decode_until:
+                break
+            request_id = request.request_id
+            num_scheduled_tokens[request_id] = 1
+            scheduled_cached_reqs[request_id] = CachedRequestData(False, [], num_computed_tokens)
+            request.num_computed_tokens = num_computed_tokens + 1
+            request.num_in_flight_tokens += 1
+            if is_async:
+                request.num_output_placeholders += 1
+        num_decodes = len(num_scheduled_tokens) - num_scheduled_before
+        self.req_index += num_decodes
+        self.token_budget -= num_decodes
+
+    def _schedule_next_running(self) -> bool:
+        """Schedules the request at the cursor, whatever it needs; returns whether pass 1 goes on.
+
+        A request that cannot move is skipped and holds nobody up.
+        """
+        request = self.running[self.req_index]
+        num_new_tokens = self._compute_num_new_tokens(request)
+        if num_new_tokens > 0:
+            num_tokens = request.num_computed_tokens + num_new_tokens
+            num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens)
+            if not self._make_room_for(request, num_new_blocks):
+                # It made room for itself; the cursor already points at the request after it.
+                return self.config.continue_after_self_preemption
+            self._grant_running(request, num_new_tokens, num_new_blocks)
+        self.req_index += 1
+        return True
+
+    def _compute_num_new_tokens(self, request: Request) -> int:
+        """The gap between what is known (or being sampled) and what is computed, then the caps."""
+        num_placeholders = request.num_output_placeholders
+        if num_placeholders > 0 and self._samples_its_last_token(request):
+            return 0
+        return min(
+            self._cap_long_prefill(
+                request.num_tokens + num_placeholders - request.num_computed_tokens
+            ),
+            self.token_budget,
+            # The token to be sampled must still find a place.
+            self.config.max_model_len - 1 - request.num_computed_tokens,
+        )
+
+    def _samples_its_last_token(self, request: Request) -> bool:
+        """Whether the latest step in flight samples the last token that `max_tokens` allows."""
+        num_tokens = request.num_computed_tokens + 2 - request.num_output_placeholders
+        return (
+            self.config.stop_at_max_tokens_in_flight and num_tokens >= request.max_requested_tokens
+        )
+
+    def _cap_long_prefill(self, num_new_tokens: int) -> int:
+        threshold = self.long_prefill_token_threshold
+        return min(num_new_tokens, threshold) if threshold > 0 else num_new_tokens
+
+    def _make_room_for(self, request: Request, num_new_blocks: int) -> bool:
+        """Preempts until `request` finds its blocks; False if it had to go itself.
+
+        The token count stays what it was, so what a victim gives back may go to waste.
+        """
+        while num_new_blocks > self.block_pool.num_free_blocks:
+            victim = self._choose_victim()
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _choose_victim(self) -> Request:
+        """The last to be served: FCFS the last running; priority the first greatest (priority, arrival_time)."""
+        if self.config.policy == "priority":
+            return max(self.running, key=lambda request: request.rank[:2])
+        return self.running[-1]
+
+    def _preempt(self, victim: Request) -> None:
+        """Takes everything from a running request except its tokens, and puts it to the head of waiting.
+
+        Its blocks are free at once, also with steps in flight: those are void, and their output is stale.
+        """
+        self._leave_running(victim)
+        self._take_back(victim)
+        self.block_pool.free(victim)
+        victim.status = RequestStatus.PREEMPTED
+        victim.num_computed_tokens = 0
+        victim.num_output_placeholders = 0
+        victim.num_stale_output_tokens = victim.num_in_flight_tokens
+        victim.num_preemptions += 1
+        self.waiting.prepend_request(victim)
+        self.output.preempted_req_ids.append(victim.request_id)
+
+    def _leave_running(self, victim: Request) -> None:
+        """Closes the gap in `running`; the cursor stays on the request it pointed at (dialects differ)."""
+        index = len(self.running) - 1
+        if self.running[index] is not victim:
+            index = self.running.index(victim)
+        del self.running[index]
+        if index < self.req_index and self._cursor_follows(victim):
+            self.req_index -= 1
+
+    def _cursor_follows(self, victim: Request) -> bool:
+        rule = self.config.cursor_follows_victim
+        if rule == "scheduled":
+            return victim.request_id in self.output.num_scheduled_tokens
+        return rule == "always"
+
+    def _take_back(self, victim: Request) -> None:
+        """Removes a victim that this step has already scheduled from the step's output; restores the budget."""
+        num_scheduled_tokens = self.output.num_scheduled_tokens.pop(victim.request_id, 0)
+        if num_scheduled_tokens:
+            self.token_budget += num_scheduled_tokens
+            victim.num_in_flight_tokens -= num_scheduled_tokens
+            del self.output.scheduled_cached_reqs[victim.request_id]
+
+    def _grant_running(self, request: Request, num_new_tokens: int, num_new_blocks: int) -> None:
+        """Schedules a running request, and tells the worker the new blocks only.
+
+        Publishes what earlier steps promised, but not this chunk: until pass 1 is over it may be taken back.
+        """
+        num_computed_tokens = request.num_computed_tokens
+        new_block_ids = self._grant(request, num_new_tokens, num_new_blocks, NO_HIT)
+        is_published = self.config.publish_at_grant
+        self.block_pool.cache_full_blocks(
+            request, request.num_computed_tokens if is_published else num_computed_tokens
+        )
+        self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
+            False, new_block_ids, num_computed_tokens
+        )
+
+    # ---- pass 2: the head of the waiting queue -----------------------------------------------------------
+
+    def _schedule_waiting(self) -> None:
+        """Pass 2: admits from the head of the waiting queue until a gate stops it.
+
+        A request that is not ready is set aside and put back; one that does not fit stops admission, so that small
+        requests never overtake a large one (head-of-line blocking).
+        """
+        if self.config.reserve_admitted_prefills:
+            self.num_reserved_blocks = sum(map(self._num_missing_blocks, self.running))
+        skipped: list[Request] = []
+        while self.waiting and self.token_budget > 0 and self._has_seat():
+            if not self._is_ready(self.waiting.peek_request()):
+                skipped.append(self.waiting.pop_request())
+            elif not self._admit_head():
+                break
+        for request in reversed(skipped):
+            self.waiting.prepend_request(request)
+
+    def _admit_head(self) -> bool:
+        """Admits the head of the waiting queue if it fits; a refusal changes nothing, so it is looked up anew."""
+        request = self.waiting.peek_request()
+        hit = self.block_pool.find_longest_cache_hit(request)
+        num_computed_tokens = len(hit.block_ids) * self.config.block_size
+        num_new_tokens = self._cap_long_prefill(request.num_tokens - num_computed_tokens)
+        if not self._may_be_cut(num_new_tokens):
+            return False
+        num_new_tokens = min(num_new_tokens, self.token_budget)
+        if not self._has_room_for(request, num_computed_tokens + num_new_tokens, hit):
+            return False
+        self._admit(request, num_computed_tokens, num_new_tokens, hit)
+        return True
+
+    def _has_seat(self) -> bool:
+        """Gate: fewer than `max_num_seqs` requests run."""
+        return len(self.running) < self.config.max_num_seqs
+
+    def _is_ready(self, request: Request) -> bool:
+        """Gate: no voided step of the request is in flight; it would sample that step's token a second time."""
+        return request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
+
+    def _may_be_cut(self, num_new_tokens: int) -> bool:
+        """Gate: prompts may be computed in chunks, or this one fits the budget whole."""
+        return self.config.enable_chunked_prefill or num_new_tokens <= self.token_budget
+
+    def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
+        """Gate: the first `num_tokens` (whole-sequence gate: all known tokens) fit in the free blocks."""
+        if self.config.scheduler_reserve_full_isl:
+            num_tokens = request.num_tokens
+        num_tokens = min(num_tokens, self.config.max_model_len)
+        num_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens, hit)
+        # Adopting a hit block that nobody holds uses up a free block.
+        num_blocks += hit.num_free_blocks
+        if self.running:
+            num_blocks += self.config.num_watermark_blocks
+        return num_blocks + self.num_reserved_blocks <= self.block_pool.num_free_blocks
+
+    def _num_missing_blocks(self, request: Request) -> int:
+        """Blocks that a running request still needs for the tokens it knows."""
+        num_tokens = min(request.num_tokens, self.config.max_model_len)
+        return self.block_pool.compute_num_new_blocks(request, num_tokens)
+
+    def _admit(
+        self, request: Request, num_computed_tokens: int, num_new_tokens: int, hit: CacheHit
+    ) -> None:
+        """Moves the head of the queue to the tail of `running`, and tells the worker its whole block table."""
+        is_resumed = request.status == RequestStatus.PREEMPTED
+        self.running.append(self.waiting.pop_request())
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_computed_tokens
+        num_tokens = num_computed_tokens + num_new_tokens
+        num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens, hit)
+        self._grant(request, num_new_tokens, num_new_blocks, hit)
+        if self.config.same_step_prefix_hits:
+            self._publish_granted()
+        if self.config.reserve_admitted_prefills:
+            self.num_reserved_blocks += self._num_missing_blocks(request)
+        if is_resumed:
+            self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
+                True, list(request.block_ids), num_computed_tokens
+            )
+        else:
+            self.output.scheduled_new_reqs[request.request_id] = NewRequestData(
+                request.prompt_token_ids, num_computed_tokens, list(request.block_ids)
+            )
+
+    # ---- effects shared by both passes -------------------------------------------------------------------
+
+    def _grant(
+        self, request: Request, num_new_tokens: int, num_new_blocks: int, hit: CacheHit
+    ) -> list[int]:
+        """Schedules tokens of a running request and gives it blocks; returns the new ones."""
+        self.output.num_scheduled_tokens[request.request_id] = num_new_tokens
+        self.token_budget -= num_new_tokens
+        self.granted.append(request)
+        self._advance(request, num_new_tokens)
+        return self.block_pool.allocate(request, num_new_blocks, hit)
+
+    def _advance(self, request: Request, num_new_tokens: int) -> None:
+        """Counts what the step promises as computed, so that the next step can be planned at once."""
+        request.num_computed_tokens += num_new_tokens
+        request.num_in_flight_tokens += num_new_tokens
+        if self.config.async_scheduling and (
+            request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
+        ):
+            request.num_output_placeholders += 1
+
+    def _publish_granted(self) -> None:
+        """Publishes what this step computes, once nothing can take it back."""
+        for request in self.granted:
+            if request.status == RequestStatus.RUNNING:  # Else it was taken back.
+                self.block_pool.cache_full_blocks(request, request.num_computed_tokens)
+        self.granted.clear()
+
+    # ---- the end of a step -------------------------------------------------------------------------------
+
+    def _end_step(self) -> SchedulerOutput:
+        """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
+        output = self.output
+        output.finished_req_ids = self.finished_req_ids
+        output.new_block_ids_to_zero = self.block_pool.take_new_block_ids()
+        self.finished_req_ids = []
+        self.output = SchedulerOutput()
+        return output
+
+    # ---- after the step ----------------------------------------------------------------------------------
+
+    def _settle(
+        self, request: Request, num_scheduled_tokens: int, sampled_token_ids: list[int]
+    ) -> EngineCoreOutput | None:
+        """Takes a request's part of a step out of flight and delivers its tokens.
+
+        In the middle of a prompt nothing is sampled, and nothing is reported.
+        """
+        request.num_in_flight_tokens -= num_scheduled_tokens
+        is_stale = request.num_stale_output_tokens > 0
+        if is_stale:
+            request.num_stale_output_tokens -= num_scheduled_tokens
+            if not self.config.deliver_stale_output:
+                return None
+        if not sampled_token_ids:
+            return None
+        new_token_ids: list[int] = []
+        status = None
+        for token_id in sampled_token_ids:
+            request.token_ids.append(token_id)
+            request.num_tokens += 1
+            new_token_ids.append(token_id)
+            if request.num_tokens >= request.check_stop_from or token_id in request.stop_token_ids:
+                status = check_stop(request, self.config.stop_order)
+                if status is not None:
+                    break
+        # Stale tokens touch no counter of what is computed, and publish nothing.
+        if request.num_output_placeholders > 0 and not is_stale:
+            self._fill_placeholders(request, len(sampled_token_ids))
+        if status is None:
+            return EngineCoreOutput(request.request_id, new_token_ids)
+        self._finish(request, status)
+        return EngineCoreOutput(request.request_id, new_token_ids, FINISH_REASON[status])
+
+    def _fill_placeholders(self, request: Request, num_sampled_tokens: int) -> None:
+        """Counts tokens as known; what returned steps have computed of them may be found from now on."""
+        request.num_output_placeholders -= num_sampled_tokens
+        num_tokens = request.num_computed_tokens - request.num_in_flight_tokens
+        if num_tokens > request.decode_until:  # Else nothing new is full.
+            self.block_pool.cache_full_blocks(request, num_tokens)
+
+    def _finish(self, request: Request, status: RequestStatus) -> None:
+        """Ends a request: its blocks return to the pool at once; it leaves its queue (`running`: at the next
+        `_close_gaps`, once for all that end together)."""
+        if request.status != RequestStatus.RUNNING:
+            self.waiting.remove_request(request)
+        request.status = status
+        self.block_pool.free(request)
+        del self.requests[request.request_id]
+        self.finished_req_ids.append(request.request_id)
+
+    def _close_gaps(self) -> None:
+        """Lets the requests that have ended leave `running`."""
+        self.running = [
+            request for request in self.running if request.status == RequestStatus.RUNNING
+        ]
+
+
+def observe_request(request: Request) -> RequestObservation:
+    """Shows a request."""
+    return RequestObservation(
+        status=request.status.name,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_tokens=request.num_tokens,
+        num_output_tokens=request.num_output_tokens,
+        num_computed_tokens=request.num_computed_tokens,
+        num_preemptions=request.num_preemptions,
+        num_output_placeholders=request.num_output_placeholders,
+        num_in_flight_tokens=request.num_in_flight_tokens,
+        block_ids=list(request.block_ids),
+        num_stale_output_tokens=request.num_stale_output_tokens,
+    )

@@ -1,0 +1,32 @@
+"""The dialects of the releases that were recorded: which choices each of them makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DIALECTS: dict[str, dict[str, Any]] = {
+    "vllm-0.33.0": {},
+    "vllm-0.33.0-as-released": {"publish_at_grant": True},
+    "vllm-0.16.0": {
+        "threshold_spares_lone_request": False,
+        "uncached_blocks_first": False,
+        "continue_after_self_preemption": False,
+        "cursor_follows_victim": "scheduled",
+        "wait_for_stale_output": False,
+        "stop_order": "min_stop_length",
+    },
+    "vllm-0.11.0": {
+        "threshold_spares_lone_request": False,
+        "uncached_blocks_first": False,
+        "continue_after_self_preemption": False,
+        "cursor_follows_victim": "never",
+        "wait_for_stale_output": False,
+        "stop_at_max_tokens_in_flight": False,
+        "stop_order": "length_stop",
+    },
+}
+"""Fields of `SchedulerConfig` by dialect; what a dialect does not name has its default.
+
+The defaults are vLLM 0.33.0 with one fault corrected: as released, it publishes blocks that may
+never be computed (`publish_at_grant`).
+"""

@@ -1,0 +1,351 @@
+"""The boundary: what a scheduler is told, what it answers, and what can be observed of it.
+
+Entry point: `Scheduler`, the five calls that an engine answers. Everything else here is plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Any, Literal, Protocol
+
+import attrs
+from attrs import define, field, frozen
+
+
+class Scheduler(Protocol):
+    """What is checked: the reference scheduler, our own engine, any engine through an adapter."""
+
+    def add_request(self, new: NewRequest) -> None:
+        """Puts a request into the waiting queue."""
+
+    def schedule(self) -> SchedulerOutput:
+        """Decides which tokens one step computes, and counts them as computed at once."""
+
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> dict[int, list[EngineCoreOutput]]:
+        """Settles a step that has run; returns what each client is sent, by `client_index`."""
+
+    def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
+        """Ends requests from outside, whatever they are doing; unknown ids are ignored."""
+
+    def observe(self) -> Observation:
+        """Shows the state between two calls; what it returns is never changed afterwards."""
+
+
+class RequestStatus(IntEnum):
+    """The order matters: a status above PREEMPTED is final (vllm/v1/request.py: RequestStatus)."""
+
+    WAITING = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    FINISHED_STOPPED = 4
+    FINISHED_LENGTH_CAPPED = 5
+    FINISHED_ABORTED = 6
+    FINISHED_REPETITION = 7
+
+
+FINISH_REASON: dict[int, str] = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_REPETITION: "repetition",
+}
+"""What a client is told, by final status."""
+
+
+class ConfigError(ValueError):
+    """A configuration that makes no sense; the message names field, value and the way out."""
+
+
+def _at_least(minimum: int, advice: str) -> Callable[[Any, attrs.Attribute[int], Any], None]:
+    """Accepts whole numbers from `minimum` up; `attrs.validators.disabled()` lets proofs pass."""
+
+    def check(owner: object, attribute: attrs.Attribute[int], value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(f"{attribute.name}={value!r} is not a whole number; {advice}")
+        if value < minimum:
+            raise ConfigError(f"{attribute.name}={value} is below {minimum}; {advice}")
+
+    return check
+
+
+def _one_of(*choices: str) -> Callable[[Any, attrs.Attribute[str], Any], None]:
+    def check(owner: object, attribute: attrs.Attribute[str], value: object) -> None:
+        if value not in choices:
+            raise ConfigError(
+                f"{attribute.name}={value!r} is unknown; choose {' or '.join(choices)}"
+            )
+
+    return check
+
+
+def _is_bool(owner: object, attribute: attrs.Attribute[bool], value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{attribute.name}={value!r} is neither true nor false; say one of them")
+
+
+def _flag(default: bool) -> bool:
+    return field(default=default, validator=_is_bool)
+
+
+Policy = Literal["fcfs", "priority"]
+StopOrder = Literal["stop_length", "min_stop_length", "length_stop"]
+CursorRule = Literal["always", "scheduled", "never"]
+
+
+@frozen(kw_only=True)
+class SchedulerConfig:
+    """Every bound of a scheduler, and every choice on which engines differ on purpose.
+
+    Such a choice is a *dialect* field. Raises `ConfigError` if a value makes no sense.
+    """
+
+    max_num_batched_tokens: int = field(
+        validator=_at_least(1, "a step must be able to process a token, so raise it")
+    )
+    """The input budget: the most tokens of one forward pass."""
+    max_num_seqs: int = field(
+        validator=_at_least(1, "one request must be able to run, so raise it")
+    )
+    """The most requests in `running` at once."""
+    max_model_len: int = field(validator=_at_least(2, "a prompt token and an output token need 2"))
+    """The most tokens of one request, prompt and output together."""
+    block_size: int = field(validator=_at_least(1, "a block holds at least one token; 16 is usual"))
+    """Tokens per KV cache block."""
+    num_blocks: int = field(validator=_at_least(1, "the pool is empty; give it a block"))
+    """Usable blocks; vLLM's null block is not counted."""
+    max_num_scheduled_tokens: int = field(
+        default=attrs.Factory(lambda self: self.max_num_batched_tokens, takes_self=True),
+        validator=_at_least(1, "a step must be able to schedule a token, so raise it"),
+    )
+    """The token budget; below the input budget only if the model itself adds tokens."""
+    long_prefill_token_threshold: int = field(
+        default=0, validator=_at_least(0, "0 switches the threshold off")
+    )
+    """The longest chunk of a prompt in one step; 0 is no limit."""
+    policy: Policy = field(default="fcfs", validator=_one_of("fcfs", "priority"))
+    """Who is served first: the earliest, or the smallest (priority, arrival_time)."""
+    enable_prefix_caching: bool = _flag(False)
+    """Whether full blocks can be found again by their content."""
+    async_scheduling: bool = _flag(False)
+    """Whether a step may be scheduled before the tokens of the one before it are known."""
+    enable_chunked_prefill: bool = _flag(True)
+    """Whether a prompt may be computed in several steps."""
+    scheduler_reserve_full_isl: bool = _flag(True)
+    """Whether blocks for the whole sequence must be free at admission, not just for a chunk."""
+    reserve_admitted_prefills: bool = _flag(False)
+    """Dialect (ours): that gate leaves alone what admitted, unfinished prompts still need."""
+    num_watermark_blocks: int = field(
+        default=0, validator=_at_least(0, "0 switches the watermark off")
+    )
+    """Blocks that an admission must leave free once a request is running."""
+    publish_at_grant: bool = _flag(False)
+    """Dialect (vLLM 0.33.0 as released): a granted chunk is findable at once, taken back or not."""
+    same_step_prefix_hits: bool = _flag(True)
+    """Dialect: a request may hit blocks that the step that admits it is about to compute."""
+    threshold_spares_lone_request: bool = _flag(True)
+    """Dialect (vLLM 0.32+): the long-prefill threshold is off while only one request exists."""
+    uncached_blocks_first: bool = _flag(True)
+    """Dialect (vLLM 0.32+): freed blocks without a hash go to the head of the free queue."""
+    continue_after_self_preemption: bool = _flag(True)
+    """Dialect (vLLM 0.32+, priority): a request that preempted itself does not end pass 1."""
+    cursor_follows_victim: CursorRule = field(
+        default="always", validator=_one_of("always", "scheduled", "never")
+    )
+    """Dialect: whether the cursor of pass 1 moves back when a victim before it leaves: always
+    (0.33), only if that victim was scheduled in this step (0.16), never (0.11)."""
+    wait_for_stale_output: bool = _flag(True)
+    """Dialect (vLLM 0.33): a request is not ready while output of its voided steps is in flight."""
+    deliver_stale_output: bool = _flag(True)
+    """Dialect: tokens of a voided step are still delivered; else dropped, and sampled again."""
+    stop_at_max_tokens_in_flight: bool = _flag(True)
+    """Dialect (vLLM 0.16+, async): no step is scheduled past the one that samples the last."""
+    stop_order: StopOrder = field(
+        default="stop_length", validator=_one_of("stop_length", "min_stop_length", "length_stop")
+    )
+    """Dialect: what is tested first. "stop_length" (0.33): stop tokens, then length;
+    "min_stop_length" (0.16): nothing before min_tokens, then the same; "length_stop" (0.11):
+    length, then min_tokens, then stop tokens."""
+
+    def __attrs_post_init__(self) -> None:
+        if attrs.validators.get_disabled():
+            return
+        if self.max_num_scheduled_tokens > self.max_num_batched_tokens:
+            raise ConfigError(
+                f"max_num_scheduled_tokens={self.max_num_scheduled_tokens} is above "
+                f"max_num_batched_tokens={self.max_num_batched_tokens}; "
+                "lower it, or raise the latter"
+            )
+        if self.reserve_admitted_prefills and not self.scheduler_reserve_full_isl:
+            raise ConfigError(
+                "reserve_admitted_prefills=True needs scheduler_reserve_full_isl=True; "
+                "switch both on or both off"
+            )
+        if (
+            not self.enable_chunked_prefill
+            and self.max_num_scheduled_tokens < self.max_model_len - 1
+        ):
+            raise ConfigError(
+                f"max_num_scheduled_tokens={self.max_num_scheduled_tokens} is below "
+                f"max_model_len - 1 = {self.max_model_len - 1} while enable_chunked_prefill=False, "
+                "so a long prompt would wait for ever; "
+                "raise the budget, or switch chunked prefill on"
+            )
+
+
+@frozen
+class RepetitionDetection:
+    """Stops a request whose output ends in `min_count` copies of one pattern."""
+
+    max_pattern_size: int
+    """The longest pattern looked for, in tokens; 0 switches detection off."""
+    min_pattern_size: int = 1
+    """The shortest pattern looked for."""
+    min_count: int = 2
+    """How many copies in a row are a repetition; below 2 switches detection off."""
+
+
+@frozen(kw_only=True)
+class NewRequest:
+    """A request as it arrives.
+
+    Preconditions, which the environment keeps: at least one prompt token, fewer than
+    `max_model_len`; the id is not in use, nor in a step in flight.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+    """The most output tokens."""
+    min_tokens: int = 0
+    """Output tokens before repetition (in older dialects: any stop) may end the request."""
+    eos_token_id: int | None = None
+    """The end-of-sequence token; None ignores it."""
+    stop_token_ids: tuple[int, ...] = ()
+    repetition_detection: RepetitionDetection | None = None
+    priority: int = 0
+    """Smaller is served first."""
+    arrival_time: float = 0.0
+    client_index: int = 0
+    """The API server that owns the request; its outputs are filed under it."""
+    cache_salt: str | None = None
+    """Requests with different salts never share blocks."""
+
+
+@define
+class NewRequestData:
+    """What the worker is told about a request that is scheduled for the first time."""
+
+    prompt_token_ids: tuple[int, ...]
+    num_computed_tokens: int
+    """Before this step; above 0 after a prefix hit."""
+    block_ids: list[int]
+    """The whole block table, hit blocks first."""
+
+
+@define
+class CachedRequestData:
+    """What the worker is told about a request it knows."""
+
+    resumed: bool
+    """Whether it comes back from a preemption, so that `new_block_ids` replaces its table."""
+    new_block_ids: list[int]
+    """Only the new ones; the whole table if `resumed`."""
+    num_computed_tokens: int
+    """Before this step."""
+
+
+@define
+class SchedulerOutput:
+    """What one step computes, as the worker is told."""
+
+    num_scheduled_tokens: dict[str, int] = field(factory=dict)
+    """Tokens per request, running requests first, in the order they were scheduled."""
+    scheduled_new_reqs: dict[str, NewRequestData] = field(factory=dict)
+    scheduled_cached_reqs: dict[str, CachedRequestData] = field(factory=dict)
+    """Running requests in order, then resumed ones."""
+    preempted_req_ids: list[str] = field(factory=list)
+    """In the order of their preemption."""
+    finished_req_ids: list[str] = field(factory=list)
+    """Finished since the step before, so that the worker forgets them."""
+    new_block_ids_to_zero: list[int] | None = field(factory=list)
+    """Blocks taken from the free queue while this step was scheduled, given back or not.
+
+    None if an engine cannot tell.
+    """
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """All tokens of the step."""
+        return sum(self.num_scheduled_tokens.values())
+
+
+@define
+class ModelRunnerOutput:
+    """What the worker answers after a step."""
+
+    sampled_token_ids: dict[str, list[int]]
+    """Per scheduled request; [] in the middle of a prompt."""
+
+
+@define
+class EngineCoreOutput:
+    """What a client is sent about one of its requests."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: str | None = None
+    """None while the request goes on; else a value of `FINISH_REASON`."""
+
+
+@define
+class RequestObservation:
+    """A live request as seen from outside. None where an engine has no such field."""
+
+    status: str
+    num_prompt_tokens: int
+    num_tokens: int
+    """Prompt and known output."""
+    num_output_tokens: int
+    num_computed_tokens: int
+    """Tokens whose KV exists, or is promised by a scheduled step."""
+    num_preemptions: int | None
+    num_output_placeholders: int | None
+    """Async scheduling: tokens being sampled, not yet known."""
+    num_in_flight_tokens: int | None
+    """The promised part of `num_computed_tokens` and of what a preemption has voided."""
+    block_ids: list[int]
+    num_stale_output_tokens: int | None = None
+    """The part of the promised that a preemption has voided."""
+
+
+BlockContent = tuple[str | None, tuple[int, ...]]
+"""What a published block is found by: the salt, and every token from the first to the block's last.
+
+It is what a chain of block hashes stands for, without collisions.
+"""
+
+
+@define
+class Observation:
+    """A scheduler between two calls, as seen from outside: the hinge of every check."""
+
+    running: list[str]
+    """In order."""
+    waiting: list[str]
+    """In the order they would be admitted."""
+    requests: dict[str, RequestObservation]
+    """Every live request."""
+    num_free_blocks: int
+    free_block_ids: list[int]
+    """In the order they would be handed out."""
+    ref_cnt: dict[int, int]
+    """Block tables that hold a block; blocks that nobody holds are left out."""
+    cached_block_ids: list[int]
+    """Published blocks, sorted."""
+    finished_req_ids: list[str]
+    """Finished since the last `schedule`."""
+    block_contents: dict[int, BlockContent] | None = None
+    """What each published block is found by; None if an engine cannot tell."""

@@ -1,0 +1,383 @@
+"""The environment of a scheduler: what may happen next, and what is known of it from outside.
+
+Entry point: `Model`, which drives any `spec.interface.Scheduler` through `Action`s and keeps the
+books that the checks need: who is alive with which tokens, and which steps are in flight.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import attrs
+from attrs import define, field, frozen
+
+from spec.interface import (
+    ConfigError,
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequest,
+    Observation,
+    RequestStatus,
+    Scheduler,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+from spec.worker import WorkerReport
+
+
+@frozen
+class AddRequest:
+    """A request arrives."""
+
+    request: NewRequest
+    shape: int = field(default=-1, eq=False)
+    """Its place in `Environment.shapes`; -1 outside of a menu."""
+
+
+@frozen
+class Schedule:
+    """The engine plans a step, which is in flight from then on."""
+
+
+@frozen
+class UpdateFromOutput:
+    """The oldest step in flight returns."""
+
+    sampled_token_ids: dict[str, list[int]]
+    """The tokens of the live requests that sample in that step; the others sample none."""
+
+
+@frozen
+class FinishRequests:
+    """Requests are ended from outside: aborted, or stopped by a stop string."""
+
+    request_ids: tuple[str, ...]
+    status: RequestStatus = RequestStatus.FINISHED_ABORTED
+
+
+Action = AddRequest | Schedule | UpdateFromOutput | FinishRequests
+
+ACTION_NAMES: dict[type, str] = {
+    AddRequest: "add_request",
+    Schedule: "schedule",
+    UpdateFromOutput: "update_from_output",
+    FinishRequests: "finish_requests",
+}
+"""What an action is called in files and reports: the call of `Scheduler` that it makes."""
+
+
+@frozen(kw_only=True)
+class Environment:
+    """The bounds of what may happen. Raises `ConfigError` if they make no sense."""
+
+    shapes: tuple[NewRequest, ...]
+    """The menu of arrivals; id and arrival time are set when one arrives."""
+    max_live_requests: int
+    """The most requests alive at once; their number over time is not bounded."""
+    max_in_flight: int = 1
+    """Steps in flight at once: 1 is synchronous, more needs `async_scheduling`."""
+    sampled_token_ids: tuple[int, ...] = (0,)
+    """The tokens that a step may sample; with a stop token among them, requests may always stop."""
+    with_aborts: bool = True
+    """Whether clients may disconnect."""
+    max_arrivals: int = 0
+    """The most requests over all time; 0 is no limit. Only to test that renaming loses nothing."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.shapes:
+            raise ConfigError("shapes is empty, so nothing ever arrives; name at least one")
+        if not self.sampled_token_ids:
+            raise ConfigError(
+                "sampled_token_ids is empty, so no step can return; name at least one token"
+            )
+        for name, minimum in (("max_live_requests", 1), ("max_in_flight", 1), ("max_arrivals", 0)):
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name}={getattr(self, name)} is below {minimum}; raise it")
+        for shape in self.shapes:
+            if not shape.prompt_token_ids:
+                raise ConfigError("a shape has an empty prompt; give it at least one token")
+            if shape.max_tokens < 1:
+                raise ConfigError(f"a shape has max_tokens={shape.max_tokens}, below 1; raise it")
+
+    def check_fits(self, config: SchedulerConfig) -> None:
+        """Raises `ConfigError` if an arrival or a depth breaks a precondition of `config`."""
+        for shape in self.shapes:
+            if len(shape.prompt_token_ids) >= config.max_model_len:
+                raise ConfigError(
+                    f"a shape has {len(shape.prompt_token_ids)} prompt tokens, "
+                    f"max_model_len={config.max_model_len} leaves no room for an output token; shorten it, or raise max_model_len"
+                )
+        if self.max_in_flight > 1 and not config.async_scheduling:
+            raise ConfigError(
+                f"max_in_flight={self.max_in_flight} needs async_scheduling=True; "
+                "switch it on, or keep one step in flight"
+            )
+
+
+@frozen
+class LiveRequest:
+    """A request that has arrived and has not ended, as its client knows it.
+
+    Replaced, never changed in place.
+    """
+
+    new: NewRequest
+    token_ids: tuple[int, ...]
+    """Prompt and delivered output."""
+    shape: int = -1
+    """Its place in `Environment.shapes`; -1 outside of a menu."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Delivered output tokens."""
+        return len(self.token_ids) - len(self.new.prompt_token_ids)
+
+
+@frozen
+class StepInFlight:
+    """A step that is scheduled and has not returned. Replaced, never changed in place."""
+
+    output: SchedulerOutput
+    samplers: tuple[str, ...]
+    """Who samples a token in it, in order."""
+    voided: tuple[str, ...] = ()
+    """Whose part a preemption has voided since."""
+
+
+@define
+class Outcome:
+    """What an engine answered to an action."""
+
+    output: SchedulerOutput | None = None
+    """Of `schedule`."""
+    results: dict[int, list[EngineCoreOutput]] | None = None
+    """Of `update_from_output`."""
+    returned: StepInFlight | None = None
+    """The step that `update_from_output` took out of flight."""
+
+
+@define
+class Transition:
+    """One action and what was seen of it: what every invariant and witness judges.
+
+    What several of them ask for is worked out once.
+    """
+
+    action: Action
+    before: Observation
+    after: Observation
+    outcome: Outcome
+    live: dict[str, LiveRequest]
+    """Who was alive before the action, with which tokens."""
+    live_after: dict[str, LiveRequest]
+    in_flight: tuple[StepInFlight, ...]
+    """Before the action, oldest first."""
+    in_flight_after: tuple[StepInFlight, ...]
+    worker: WorkerReport | None = None
+    """What the ghost worker makes of the step; None if no ghost follows this run, or nothing was scheduled."""
+    published_faults: list[str] | None = None
+    """What the ghost worker knows against published blocks; None if no ghost follows this run."""
+    refusing_gate: str | None = field(default=None, init=False)
+    """Kept by `spec.gates.find_refusing_gate`."""
+
+    starts: dict[str, int] = field(init=False)
+    """Where each request's part of the step begins, as the worker is told."""
+    preempted: list[str] = field(init=False)
+    """Who lost its place in this step, in order where the engine tells it."""
+    admitted: list[str] = field(init=False)
+    """Who came from waiting to running in this step, in the order of running."""
+    num_holders: dict[int, int] = field(init=False)
+    """Block tables that hold a block after the action, by block."""
+
+    def __attrs_post_init__(self) -> None:
+        output = self.outcome.output
+        self.starts = {} if output is None else start_positions(output)
+        self.preempted = [] if output is None else self._find_preempted(output)
+        self.admitted = [] if output is None else self._find_admitted()
+        self.num_holders = holders = {}
+        for request in self.after.requests.values():
+            for block_id in request.block_ids:
+                holders[block_id] = holders.get(block_id, 0) + 1
+
+    def _find_preempted(self, output: SchedulerOutput) -> list[str]:
+        if output.preempted_req_ids:
+            return output.preempted_req_ids
+        waiting = set(self.after.waiting)
+        return [name for name in reversed(self.before.running) if name in waiting]
+
+    def _find_admitted(self) -> list[str]:
+        waited = set(self.before.waiting)
+        return [name for name in self.after.running if name in waited]
+
+
+class Model:
+    """A scheduler in its environment. `scheduler` is called by `do` and by nobody else."""
+
+    def __init__(self, environment: Environment | None, scheduler: Scheduler) -> None:
+        self.environment = environment
+        self.scheduler = scheduler
+        # Both are replaced, never changed in place, so that a transition or a snapshot may hold them.
+        self.live: dict[str, LiveRequest] = {}
+        # Oldest first.
+        self.in_flight: tuple[StepInFlight, ...] = ()
+        self.num_arrivals = 0
+        # Arrivals of the menu that have been made before, by shape, number and rank.
+        self._made: dict[tuple[int, int, int], AddRequest] = {}
+
+    def enabled_actions(self) -> list[Action]:
+        """All that may happen next, in a fixed order."""
+        return [
+            *self.arrivals(),
+            *self.aborts(),
+            *([Schedule()] if self.may_schedule() else []),
+            *self.updates(),
+        ]
+
+    def arrivals(self) -> list[AddRequest]:
+        """One arrival for each shape of the menu."""
+        bounds = self.bounds
+        if len(self.live) >= bounds.max_live_requests or (
+            0 < bounds.max_arrivals <= self.num_arrivals
+        ):
+            return []
+        return [self.arrival(shape) for shape in range(len(bounds.shapes))]
+
+    def arrival(self, shape: int) -> AddRequest:
+        """The next arrival, of a given shape."""
+        return self.make_arrival(shape, self.num_arrivals, self.num_arrivals)
+
+    def make_arrival(self, shape: int, number: int, rank: int) -> AddRequest:
+        """An arrival under the name of its number, with its rank as its time; made once and kept."""
+        action = self._made.get((shape, number, rank))
+        if action is None:
+            new = attrs.evolve(
+                self.bounds.shapes[shape], request_id=f"r{number}", arrival_time=float(rank)
+            )
+            action = self._made[shape, number, rank] = AddRequest(new, shape)
+        return action
+
+    def share_menu(self, other: Model) -> None:
+        """Uses the arrivals that a model of the same environment has made."""
+        self._made = other._made
+
+    def aborts(self) -> list[FinishRequests]:
+        """One abort for each live request."""
+        if not self.bounds.with_aborts:
+            return []
+        return [FinishRequests((request_id,)) for request_id in self.live]
+
+    def may_schedule(self) -> bool:
+        """Whether another step may be put in flight."""
+        return bool(self.live) and len(self.in_flight) < self.bounds.max_in_flight
+
+    def updates(self) -> list[UpdateFromOutput]:
+        """The oldest step returns: one action for each choice of sampled tokens."""
+        if not self.in_flight:
+            return []
+        samplers = self.live_samplers()
+        return [
+            UpdateFromOutput({name: [token] for name, token in zip(samplers, tokens, strict=True)})
+            for tokens in product(self.bounds.sampled_token_ids, repeat=len(samplers))
+        ]
+
+    def live_samplers(self) -> list[str]:
+        """Who samples a token in the oldest step in flight and is still alive."""
+        return [name for name in self.in_flight[0].samplers if name in self.live]
+
+    @property
+    def bounds(self) -> Environment:
+        """The environment; a model that only replays actions has none."""
+        assert self.environment is not None, "this model replays actions and has no menu"
+        return self.environment
+
+    # ---- doing it --------------------------------------------------------------------------------
+
+    def do(self, action: Action) -> Outcome:
+        """Lets an action happen, and keeps the books."""
+        if isinstance(action, Schedule):
+            return self._schedule()
+        if isinstance(action, UpdateFromOutput):
+            return self._update(action)
+        if isinstance(action, AddRequest):
+            self._add(action)
+            return Outcome()
+        self._end(action)
+        return Outcome()
+
+    def _add(self, action: AddRequest) -> None:
+        new = action.request
+        self.scheduler.add_request(new)
+        arrived = LiveRequest(new, new.prompt_token_ids, action.shape)
+        self.live = {**self.live, new.request_id: arrived}
+        self.num_arrivals += 1
+
+    def _schedule(self) -> Outcome:
+        output = self.scheduler.schedule()
+        if output.preempted_req_ids:
+            self.in_flight = tuple(
+                [void(step, output.preempted_req_ids) for step in self.in_flight]
+            )
+        self.in_flight = (*self.in_flight, StepInFlight(output, self._samplers(output)))
+        return Outcome(output=output)
+
+    def _samplers(self, output: SchedulerOutput) -> tuple[str, ...]:
+        """A step samples a token for each request all of whose known tokens it completes."""
+        starts = start_positions(output)
+        return tuple(
+            request_id
+            for request_id, num_tokens in output.num_scheduled_tokens.items()
+            if request_id in self.live
+            and starts.get(request_id, 0) + num_tokens >= len(self.live[request_id].token_ids)
+        )
+
+    def _update(self, action: UpdateFromOutput) -> Outcome:
+        step, *later = self.in_flight
+        self.in_flight = tuple(later)
+        sampled: dict[str, list[int]] = dict.fromkeys(step.output.num_scheduled_tokens, [])
+        sampled.update(action.sampled_token_ids)
+        results = self.scheduler.update_from_output(step.output, ModelRunnerOutput(sampled))
+        self.live = deliver(self.live, results)
+        return Outcome(results=results, returned=step)
+
+    def _end(self, action: FinishRequests) -> None:
+        self.scheduler.finish_requests(list(action.request_ids), action.status)
+        self.live = {
+            name: live for name, live in self.live.items() if name not in action.request_ids
+        }
+
+
+def deliver(
+    live: dict[str, LiveRequest], results: dict[int, list[EngineCoreOutput]]
+) -> dict[str, LiveRequest]:
+    """Returns the live requests after their clients have received `results`.
+
+    Output for the dead changes nothing here; an invariant objects to it.
+    """
+    after = dict(live)
+    for outputs in results.values():
+        for output in outputs:
+            request = after.get(output.request_id)
+            if request is None:
+                continue
+            if output.finish_reason is not None:
+                del after[output.request_id]
+            else:
+                token_ids = (*request.token_ids, *output.new_token_ids)
+                after[output.request_id] = LiveRequest(request.new, token_ids, request.shape)
+    return after
+
+
+def start_positions(output: SchedulerOutput) -> dict[str, int]:
+    """Where each request's part of a step begins, as the worker is told."""
+    starts: dict[str, int] = {}
+    for request_id, new in output.scheduled_new_reqs.items():
+        starts[request_id] = new.num_computed_tokens
+    for request_id, cached in output.scheduled_cached_reqs.items():
+        starts[request_id] = cached.num_computed_tokens
+    return starts
+
+
+def void(step: StepInFlight, request_ids: list[str]) -> StepInFlight:
+    """Marks the parts of preempted requests as void."""
+    hit = [name for name in request_ids if name in step.output.num_scheduled_tokens]
+    return attrs.evolve(step, voided=(*step.voided, *hit)) if hit else step

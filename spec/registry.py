@@ -1,0 +1,111 @@
+"""The registries of invariants and witnesses: one decorated function each.
+
+A name is the identity in code, on the command line and in a report; the first line of the docstring is the rule
+that a report prints. Registering refuses duplicate names and missing docstrings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from attrs import frozen
+
+from spec.interface import SchedulerConfig, SchedulerOutput
+from spec.model import Action, AddRequest, FinishRequests, Schedule, Transition, UpdateFromOutput
+
+Check = Callable[[SchedulerConfig, Transition], Iterator[str]]
+"""Yields one sentence of evidence per breach."""
+Sighting = Callable[[SchedulerConfig, Transition], bool]
+
+EVERY_ACTION: tuple[type[Action], ...] = (AddRequest, Schedule, UpdateFromOutput, FinishRequests)
+
+
+@frozen
+class Invariant:
+    """What must always hold."""
+
+    name: str
+    rule: str
+    """One sentence, in the present tense."""
+    check: Check
+    on: tuple[type, ...]
+    """The actions after which it is looked at; it cannot break at others."""
+    needs: tuple[str, ...]
+    """Fields of an observation, a request or an output that an engine may not have; without them it is not checked."""
+    is_claim: bool
+    """Whether it is only checked where a configuration asks for it, since it does not hold everywhere."""
+    source: str
+
+    def is_observable(self, seen: Transition) -> bool:
+        """Whether the engine shows what this invariant needs."""
+        for name in self.needs:
+            if not _is_shown(seen, name):
+                return False
+        return True
+
+
+@frozen
+class Witness:
+    """What must sometimes happen, or the checks have looked at too little."""
+
+    name: str
+    rule: str
+    is_seen: Sighting
+    on: tuple[type, ...]
+
+
+INVARIANTS: dict[str, Invariant] = {}
+"""By name, in the order of their definition."""
+WITNESSES: dict[str, Witness] = {}
+"""By name, in the order of their definition."""
+
+AnyCheck = TypeVar("AnyCheck", bound=Check)
+AnySighting = TypeVar("AnySighting", bound=Sighting)
+
+
+def invariant(
+    *,
+    source: str,
+    on: tuple[type, ...] = EVERY_ACTION,
+    needs: tuple[str, ...] = (),
+    is_claim: bool = False,
+) -> Callable[[AnyCheck], AnyCheck]:
+    """Registers a check under its function's name. Raises `ValueError` for a duplicate or an undocumented one."""
+
+    def register(check: AnyCheck) -> AnyCheck:
+        name, rule = _identity(check, INVARIANTS)
+        INVARIANTS[name] = Invariant(name, rule, check, on, needs, is_claim, source)
+        return check
+
+    return register
+
+
+def witness(*, on: tuple[type, ...] = (Schedule,)) -> Callable[[AnySighting], AnySighting]:
+    """Registers a sighting under its function's name. Raises `ValueError` for a duplicate or an undocumented one."""
+
+    def register(sighting: AnySighting) -> AnySighting:
+        name, rule = _identity(sighting, WITNESSES)
+        WITNESSES[name] = Witness(name, rule, sighting, on)
+        return sighting
+
+    return register
+
+
+def _identity(function: Callable[..., object], taken: dict[str, Invariant] | dict[str, Witness]) -> tuple[str, str]:
+    name = function.__name__
+    if name in taken:
+        raise ValueError(f"{name} is registered twice; choose another name")
+    if not function.__doc__:
+        raise ValueError(f"{name} has no docstring; its first line is the rule that reports print")
+    return name, function.__doc__.strip().splitlines()[0]
+
+
+def _is_shown(seen: Transition, name: str) -> bool:
+    if name in {"worker", "published_faults"}:
+        return getattr(seen, name) is not None
+    if name in SchedulerOutput.__slots__:
+        return seen.outcome.output is not None and getattr(seen.outcome.output, name) is not None
+    # An engine shows a field for all of its requests, or for none.
+    return all(getattr(r, name) is not None for r in itertools.islice(seen.after.requests.values(), 1))

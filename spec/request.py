@@ -1,0 +1,118 @@
+"""A request and its counters: plain integers only, so that a proof may make them symbols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec.interface import NewRequest, RepetitionDetection, RequestStatus
+
+
+class Request:
+    """A live request; compared by identity."""
+
+    __slots__ = (
+        "arrival_time",
+        "block_ids",
+        "cache_salt",
+        "client_index",
+        "eos_token_id",
+        "max_tokens",
+        "min_tokens",
+        "num_blocks",
+        "num_computed_tokens",
+        "num_in_flight_tokens",
+        "num_output_placeholders",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_stale_output_tokens",
+        "priority",
+        "repetition_detection",
+        "request_id",
+        "status",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(self, new: NewRequest) -> None:
+        self.request_id: str = new.request_id
+        self.client_index: int = new.client_index
+        self.max_tokens: int = new.max_tokens
+        self.min_tokens: int = new.min_tokens
+        self.eos_token_id: int | None = new.eos_token_id
+        self.stop_token_ids: tuple[int, ...] = new.stop_token_ids
+        self.repetition_detection: RepetitionDetection | None = new.repetition_detection
+        self.priority: int = new.priority
+        self.arrival_time: float = new.arrival_time
+        self.cache_salt: str | None = new.cache_salt
+        self.status: int = RequestStatus.WAITING
+        # Prompt and output, known tokens only. Read by the prefix cache and by the stop rules,
+        # never by `schedule`. Replaced, never changed in place, so that a snapshot may hold it.
+        self.token_ids: tuple[int, ...] = new.prompt_token_ids
+        self.num_prompt_tokens: int = len(new.prompt_token_ids)
+        self.num_output_tokens: int = 0
+        # KV exists, or is promised by a scheduled step.
+        self.num_computed_tokens: int = 0
+        # Scheduled in steps that have not returned.
+        self.num_in_flight_tokens: int = 0
+        # The part of those that a preemption has voided.
+        self.num_stale_output_tokens: int = 0
+        # Async scheduling: tokens being sampled, not yet known.
+        self.num_output_placeholders: int = 0
+        self.num_preemptions: int = 0
+        # The block table; replaced, never changed in place, since outputs alias it. Decisions read
+        # the count only: that is the refinement between the pool of identities and the counted one.
+        self.num_blocks: int = 0
+        self.block_ids: list[int] = []
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and known output."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        """The known output."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def append_output_token(self, token_id: int) -> None:
+        """Makes a sampled token known."""
+        self.num_output_tokens += 1
+        self.token_ids = (*self.token_ids, token_id)
+
+    def save(self) -> tuple[Any, ...]:
+        """Returns all that may change in a request's life, for `restore`."""
+        return (
+            self.status,
+            self.token_ids,
+            self.num_output_tokens,
+            self.num_computed_tokens,
+            self.num_in_flight_tokens,
+            self.num_stale_output_tokens,
+            self.num_output_placeholders,
+            self.num_preemptions,
+            self.num_blocks,
+            self.block_ids,
+        )
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Undoes whatever happened since `save`."""
+        (
+            self.status,
+            self.token_ids,
+            self.num_output_tokens,
+            self.num_computed_tokens,
+            self.num_in_flight_tokens,
+            self.num_stale_output_tokens,
+            self.num_output_placeholders,
+            self.num_preemptions,
+            self.num_blocks,
+            self.block_ids,
+        ) = saved
+
+
+def is_served_after(a: Request, b: Request) -> bool:
+    """Whether the priority policy serves `a` after `b`: the greater (priority, arrival_time)."""
+    if a.priority != b.priority:
+        return a.priority > b.priority
+    return a.arrival_time > b.arrival_time

@@ -1,0 +1,62 @@
+"""The waiting queue (vllm/v1/core/sched/request_queue.py)."""
+
+from __future__ import annotations
+
+from spec.request import Request, is_served_after
+
+
+class RequestQueue:
+    """First come, first served: arrivals join the tail, and what comes back is put to the front."""
+
+    def __init__(self) -> None:
+        self.items: list[Request] = []
+
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return len(self.items) == 0
+
+    def add_request(self, request: Request) -> None:
+        """Lets a request join."""
+        self.items.append(request)
+
+    def prepend_request(self, request: Request) -> None:
+        """Puts a preempted or skipped request to the front."""
+        self.items.insert(0, request)
+
+    def peek_request(self) -> Request:
+        """Returns the head."""
+        return self.items[0]
+
+    def pop_request(self) -> Request:
+        """Removes the head and returns it."""
+        return self.items.pop(0)
+
+    def remove_request(self, request: Request) -> None:
+        """Removes a request wherever it stands."""
+        self.items.remove(request)
+
+
+class PriorityRequestQueue(RequestQueue):
+    """Smallest (priority, arrival_time, request_id) first; there is no front to come back to."""
+
+    def add_request(self, request: Request) -> None:
+        """Lets a request join at its rank."""
+        index = 0
+        while index < len(self.items) and not _stands_behind(self.items[index], request):
+            index += 1
+        self.items.insert(index, request)
+
+    def prepend_request(self, request: Request) -> None:
+        """Puts a request back to its rank."""
+        self.add_request(request)
+
+
+def _stands_behind(a: Request, b: Request) -> bool:
+    if a.priority == b.priority and a.arrival_time == b.arrival_time:
+        return a.request_id > b.request_id
+    return is_served_after(a, b)
+
+
+def make_request_queue(policy: str) -> RequestQueue:
+    """Builds the queue of a policy."""
+    return PriorityRequestQueue() if policy == "priority" else RequestQueue()

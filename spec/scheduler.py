@@ -1,0 +1,496 @@
+"""The reference scheduler. START HERE.
+
+`schedule` decides what one step computes, `update_from_output` settles what it produced. Every loop
+of `schedule` is `while self._rule(): pass`; a *rule* does one thing to one request and returns
+whether to look again. Effects (grant, preempt, admit, finish) are methods of their own, so that a
+monitor can wrap them, and everything is written on plain integers, so that a proof can run the same
+code on symbols.
+
+Source: vllm/v1/core/sched/scheduler.py: schedule, _update_after_schedule, update_from_output; the
+details that recordings forced on us stand at each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spec.block_pool import NO_HIT, BlockPool, CacheHit, CountedBlockPool
+from spec.interface import (
+    FINISH_REASON,
+    CachedRequestData,
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequest,
+    NewRequestData,
+    Observation,
+    RequestObservation,
+    RequestStatus,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+from spec.request import Request, is_served_after
+from spec.request_queue import make_request_queue
+from spec.stop import check_stop
+
+
+class ReferenceScheduler:
+    """What is right: one scheduling step, written to be read."""
+
+    def __init__(self, config: SchedulerConfig, block_pool: CountedBlockPool | None = None) -> None:
+        self.config = config
+        self.block_pool: CountedBlockPool = block_pool or make_block_pool(config)
+        # Every live request, in the order of arrival.
+        self.requests: dict[str, Request] = {}
+        self.waiting = make_request_queue(config.policy)
+        self.running: list[Request] = []
+        # Finished since the last `schedule`, in order; the next one tells the worker.
+        self.finished_req_ids: list[str] = []
+        self._begin_step()
+
+    # ---- what may happen to a scheduler ----------------------------------------------------------
+
+    def add_request(self, new: NewRequest) -> None:
+        """Puts a request into the waiting queue."""
+        request = Request(new)
+        self.requests[request.request_id] = request
+        self.waiting.add_request(request)
+
+    def schedule(self) -> SchedulerOutput:
+        """Decides what one step computes: running requests first, then the head of waiting."""
+        self._begin_step()
+        while self._schedule_next_running():
+            pass
+        if self.config.same_step_prefix_hits:
+            self._publish_step()
+        while self._admit_next_waiting():
+            pass
+        while self._put_back_next_skipped():
+            pass
+        if not self.config.same_step_prefix_hits:
+            self._publish_step()
+        for request in self.running:
+            self._advance(request)
+        return self._end_step()
+
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> dict[int, list[EngineCoreOutput]]:
+        """Settles a step: appends the sampled tokens, stops requests, reports to each client."""
+        results: dict[int, list[EngineCoreOutput]] = {}
+        for request_id, num_scheduled_tokens in output.num_scheduled_tokens.items():
+            # Else it was aborted, or has stopped, while the step was in flight.
+            if request_id in self.requests:
+                self._settle(
+                    self.requests[request_id],
+                    num_scheduled_tokens,
+                    result.sampled_token_ids[request_id],
+                    results,
+                )
+        return results
+
+    def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
+        """Ends requests from outside, whatever they are doing; unknown ids are ignored."""
+        for request_id in request_ids:
+            if request_id in self.requests:
+                self._finish(self.requests[request_id], finished_status)
+
+    def observe(self) -> Observation:
+        """Shows the state between two calls."""
+        return observe(self)
+
+    # ---- pass 1: running requests ----------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        config = self.config
+        self.output = SchedulerOutput()
+        self.token_budget = config.max_num_scheduled_tokens
+        self.input_budget = config.max_num_batched_tokens
+        # The cursor of pass 1: who is looked at next.
+        self.req_index = 0
+        # Requests that were not ready, set aside until admission is over.
+        self.skipped: list[Request] = []
+        self.long_prefill_token_threshold = config.long_prefill_token_threshold
+        if config.threshold_spares_lone_request and (
+            len(self.running) + len(self.waiting.items) <= 1
+        ):
+            self.long_prefill_token_threshold = 0
+
+    def _schedule_next_running(self) -> bool:
+        """Schedules the next running request; one that cannot move is skipped and holds nobody up.
+
+        The token count is not computed again after a preemption, so what a victim gives back may go
+        to waste.
+        """
+        if self.req_index >= len(self.running) or self.token_budget <= 0:
+            return False
+        request = self.running[self.req_index]
+        num_new_tokens = self._compute_num_new_tokens(request)
+        if num_new_tokens <= 0:
+            self.req_index += 1
+            return True
+        while self._preempt_next_for(request, num_new_tokens):
+            pass
+        if request.status == RequestStatus.PREEMPTED:
+            # It made room for itself last; the cursor already points at the request after it.
+            return self.config.continue_after_self_preemption
+        self._grant_running(request, num_new_tokens)
+        self.req_index += 1
+        return True
+
+    def _compute_num_new_tokens(self, request: Request) -> int:
+        """The gap between what is known (or being sampled) and what is computed, then the caps."""
+        if self._samples_its_last_token(request):
+            return 0
+        gap = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+        return min(
+            self._cap_long_prefill(gap),
+            self.token_budget,
+            self.input_budget,
+            # The token to be sampled must still find a place.
+            self.config.max_model_len - 1 - request.num_computed_tokens,
+        )
+
+    def _samples_its_last_token(self, request: Request) -> bool:
+        """Whether a step in flight samples the last token that `max_tokens` allows."""
+        return (
+            self.config.stop_at_max_tokens_in_flight
+            and request.num_output_placeholders > 0
+            and request.num_computed_tokens + 2 - request.num_output_placeholders
+            >= request.num_prompt_tokens + request.max_tokens
+        )
+
+    def _cap_long_prefill(self, num_new_tokens: int) -> int:
+        if self.long_prefill_token_threshold > 0:
+            return min(num_new_tokens, self.long_prefill_token_threshold)
+        return num_new_tokens
+
+    def _preempt_next_for(self, request: Request, num_new_tokens: int) -> bool:
+        """Preempts one request if `request` lacks blocks; hitting `request` itself ends it."""
+        num_tokens = request.num_computed_tokens + num_new_tokens
+        if self._num_blocks_to_take(request, num_tokens, NO_HIT) <= self.block_pool.num_free_blocks:
+            return False
+        self._preempt(self._choose_victim())
+        return request.status == RequestStatus.RUNNING
+
+    def _choose_victim(self) -> Request:
+        """The last to be served: the last running, or the first of greatest priority value."""
+        victim = self.running[-1]
+        if self.config.policy == "priority":
+            victim = self.running[0]
+            for request in self.running:
+                if is_served_after(request, victim):
+                    victim = request
+        return victim
+
+    def _preempt(self, victim: Request) -> None:
+        """Takes everything from a running request except its tokens; it then waits at the head.
+
+        Its blocks are free at once, also with steps in flight: those are void, and their output is
+        stale.
+        """
+        self._leave_running(victim)
+        self._take_back(victim)
+        self.block_pool.free(victim)
+        victim.status = RequestStatus.PREEMPTED
+        victim.num_computed_tokens = 0
+        victim.num_output_placeholders = 0
+        victim.num_stale_output_tokens = victim.num_in_flight_tokens
+        victim.num_preemptions += 1
+        self.waiting.prepend_request(victim)
+        self.output.preempted_req_ids.append(victim.request_id)
+
+    def _leave_running(self, victim: Request) -> None:
+        """Closes the gap in `running`; the cursor stays on its request (dialects differ)."""
+        index = self.running.index(victim)
+        del self.running[index]
+        rule = self.config.cursor_follows_victim
+        if index < self.req_index and (
+            rule == "always"
+            or (rule == "scheduled" and victim.request_id in self.output.num_scheduled_tokens)
+        ):
+            self.req_index -= 1
+
+    def _take_back(self, victim: Request) -> None:
+        """Removes a victim that this step has already scheduled from it; restores both budgets."""
+        if victim.request_id in self.output.num_scheduled_tokens:
+            num_scheduled_tokens = self.output.num_scheduled_tokens.pop(victim.request_id)
+            self.token_budget += num_scheduled_tokens
+            self.input_budget += num_scheduled_tokens
+            del self.output.scheduled_cached_reqs[victim.request_id]
+
+    def _grant_running(self, request: Request, num_new_tokens: int) -> None:
+        """Schedules a running request, and tells the worker the new blocks only.
+
+        Publishes what earlier steps promised, but not this chunk: until pass 1 is over it may be
+        taken back.
+        """
+        num_computed_tokens = request.num_computed_tokens
+        new_block_ids = self._grant(request, num_new_tokens, NO_HIT)
+        if self.config.publish_at_grant:
+            self._publish(request, num_computed_tokens + num_new_tokens)
+        else:
+            self._publish(request, num_computed_tokens)
+        self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
+            False, new_block_ids, num_computed_tokens
+        )
+
+    # ---- pass 2: the head of the waiting queue ---------------------------------------------------
+
+    def _admit_next_waiting(self) -> bool:
+        """Admits the head of the waiting queue; False when admission is over for this step.
+
+        A request that is not ready is skipped; one that does not fit stops admission, so that small
+        requests never overtake a large one (head-of-line blocking).
+        """
+        if not self._may_admit() or self.waiting.is_empty() or not self._has_seat():
+            return False
+        request = self.waiting.peek_request()
+        if not self._is_ready(request):
+            self.skipped.append(self.waiting.pop_request())
+            return True
+        # Looked up again at each attempt, since a refused admission changes nothing.
+        hit = self.block_pool.find_longest_cache_hit(request)
+        num_computed_tokens = hit.num_blocks * self.config.block_size
+        num_new_tokens = self._cap_long_prefill(request.num_tokens - num_computed_tokens)
+        if not self._may_be_cut(num_new_tokens):
+            return False
+        num_new_tokens = min(num_new_tokens, self.token_budget, self.input_budget)
+        if not self._has_room_for(request, num_computed_tokens + num_new_tokens, hit):
+            return False
+        self._admit(request, num_computed_tokens, num_new_tokens, hit)
+        return True
+
+    def _may_admit(self) -> bool:
+        """Gate: budget is left, and nobody was preempted in this step, not even by itself."""
+        return (
+            len(self.output.preempted_req_ids) == 0
+            and self.token_budget > 0
+            and self.input_budget > 0
+        )
+
+    def _has_seat(self) -> bool:
+        """Gate: fewer than `max_num_seqs` requests run."""
+        return len(self.running) < self.config.max_num_seqs
+
+    def _is_ready(self, request: Request) -> bool:
+        """Gate: no voided step of the request is in flight; its token would be sampled twice."""
+        return request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
+
+    def _may_be_cut(self, num_new_tokens: int) -> bool:
+        """Gate: prompts may be computed in chunks, or this one fits the budget whole."""
+        return self.config.enable_chunked_prefill or (
+            num_new_tokens <= self.token_budget and num_new_tokens <= self.input_budget
+        )
+
+    def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
+        """Gate: the first `num_tokens` (whole-sequence gate: all known) fit in the free blocks."""
+        if self.config.scheduler_reserve_full_isl:
+            num_tokens = request.num_tokens
+        num_blocks = self._num_blocks_to_take(
+            request, min(num_tokens, self.config.max_model_len), hit
+        )
+        if len(self.running) > 0:
+            num_blocks += self.config.num_watermark_blocks
+        return num_blocks + self._num_reserved_blocks() <= self.block_pool.num_free_blocks
+
+    def _num_reserved_blocks(self) -> int:
+        """Free blocks that running requests still need for known tokens (reserve-aware gate)."""
+        self.num_reserved_blocks = 0
+        if self.config.reserve_admitted_prefills:
+            for request in self.running:
+                self._reserve(request)
+        return self.num_reserved_blocks
+
+    def _reserve(self, request: Request) -> None:
+        num_tokens = min(request.num_tokens, self.config.max_model_len)
+        self.num_reserved_blocks += self._num_blocks_to_take(request, num_tokens, NO_HIT)
+
+    def _admit(
+        self, request: Request, num_computed_tokens: int, num_new_tokens: int, hit: CacheHit
+    ) -> None:
+        """Moves the head of the queue to the tail of `running`; the worker gets its whole table."""
+        is_resumed = request.status == RequestStatus.PREEMPTED
+        self.running.append(self.waiting.pop_request())
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_computed_tokens
+        self._grant(request, num_new_tokens, hit)
+        if self.config.same_step_prefix_hits:
+            self._publish_scheduled(request)
+        if is_resumed:
+            self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
+                True, request.block_ids, num_computed_tokens
+            )
+        else:
+            self.output.scheduled_new_reqs[request.request_id] = NewRequestData(
+                request.token_ids, num_computed_tokens, request.block_ids
+            )
+
+    def _put_back_next_skipped(self) -> bool:
+        """Puts the skipped requests back to the head of the waiting queue, in their order."""
+        if len(self.skipped) == 0:
+            return False
+        self.waiting.prepend_request(self.skipped.pop())
+        return True
+
+    # ---- effects shared by both passes -----------------------------------------------------------
+
+    def _num_blocks_to_take(self, request: Request, num_tokens: int, hit: CacheHit) -> int:
+        """Free blocks used up if `request` adopts `hit` and then holds `num_tokens` tokens."""
+        num_required_blocks = cdiv(num_tokens, self.config.block_size)
+        return (
+            max(num_required_blocks - request.num_blocks - hit.num_blocks, 0) + hit.num_free_blocks
+        )
+
+    def _grant(self, request: Request, num_new_tokens: int, hit: CacheHit) -> list[int]:
+        """Schedules tokens of a running request and gives it their blocks; returns the new ones."""
+        num_tokens = request.num_computed_tokens + num_new_tokens
+        num_blocks = self._num_blocks_to_take(request, num_tokens, hit) - hit.num_free_blocks
+        self.output.num_scheduled_tokens[request.request_id] = num_new_tokens
+        self.token_budget -= num_new_tokens
+        self.input_budget -= num_new_tokens
+        return self.block_pool.allocate(request, hit, num_blocks)
+
+    def _publish_step(self) -> None:
+        for request in self.running:
+            self._publish_scheduled(request)
+
+    def _publish_scheduled(self, request: Request) -> None:
+        """Publishes what this step computes, once nothing can take it back."""
+        if request.request_id in self.output.num_scheduled_tokens:
+            num_scheduled_tokens = self.output.num_scheduled_tokens[request.request_id]
+            self._publish(request, request.num_computed_tokens + num_scheduled_tokens)
+
+    def _publish(self, request: Request, num_tokens: int) -> None:
+        """Makes the full blocks of the first `num_tokens` tokens findable, as far as known."""
+        self.block_pool.cache_full_blocks(request, min(num_tokens, request.num_tokens))
+
+    # ---- the end of a step -----------------------------------------------------------------------
+
+    def _advance(self, request: Request) -> None:
+        """Counts what the step promises as computed, so the next step can be planned at once."""
+        if request.request_id not in self.output.num_scheduled_tokens:
+            return
+        num_scheduled_tokens = self.output.num_scheduled_tokens[request.request_id]
+        request.num_computed_tokens += num_scheduled_tokens
+        request.num_in_flight_tokens += num_scheduled_tokens
+        if self.config.async_scheduling and (
+            request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
+        ):
+            request.num_output_placeholders += 1
+
+    def _end_step(self) -> SchedulerOutput:
+        """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
+        output = self.output
+        output.finished_req_ids = self.finished_req_ids
+        output.new_block_ids_to_zero = self.block_pool.take_new_block_ids()
+        self.finished_req_ids = []
+        self.output = SchedulerOutput()
+        return output
+
+    # ---- after the step --------------------------------------------------------------------------
+
+    def _settle(
+        self,
+        request: Request,
+        num_scheduled_tokens: int,
+        sampled_token_ids: list[int],
+        results: dict[int, list[EngineCoreOutput]],
+    ) -> None:
+        """Takes a request's part of a step out of flight and delivers its tokens.
+
+        In the middle of a prompt nothing is sampled, and nothing is reported.
+        """
+        request.num_in_flight_tokens -= num_scheduled_tokens
+        is_stale = request.num_stale_output_tokens > 0
+        if is_stale:
+            request.num_stale_output_tokens -= num_scheduled_tokens
+        if len(sampled_token_ids) > 0 and (not is_stale or self.config.deliver_stale_output):
+            result = self._deliver(request, sampled_token_ids, is_stale)
+            results.setdefault(request.client_index, []).append(result)
+
+    def _deliver(
+        self, request: Request, sampled_token_ids: list[int], is_stale: bool
+    ) -> EngineCoreOutput:
+        """Appends the sampled tokens up to the one that stops the request.
+
+        Stale tokens are appended as well, and may finish the request while it waits; they touch no
+        counter of what is computed, and publish nothing.
+        """
+        status = request.status
+        new_token_ids: list[int] = []
+        for token_id in sampled_token_ids:
+            if status == request.status:
+                request.append_output_token(token_id)
+                new_token_ids.append(token_id)
+                status = check_stop(request, token_id, self.config)
+        if request.num_output_placeholders > 0 and not is_stale:
+            request.num_output_placeholders -= len(sampled_token_ids)
+            self._publish(request, request.num_computed_tokens - request.num_in_flight_tokens)
+        if status != request.status:
+            self._finish(request, status)
+        return EngineCoreOutput(request.request_id, new_token_ids, FINISH_REASON.get(status))
+
+    def _finish(self, request: Request, status: int) -> None:
+        """Ends a request: it leaves its queue, and its blocks return to the pool at once."""
+        if request.status == RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove_request(request)
+        request.status = status
+        self.block_pool.free(request)
+        del self.requests[request.request_id]
+        self.finished_req_ids.append(request.request_id)
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b`, rounded up."""
+    return (a + b - 1) // b
+
+
+def make_block_pool(config: SchedulerConfig) -> BlockPool:
+    """Builds the pool of identities."""
+    return BlockPool(
+        config.num_blocks,
+        config.block_size,
+        config.enable_prefix_caching,
+        config.uncached_blocks_first,
+    )
+
+
+def observe(scheduler: ReferenceScheduler) -> Observation:
+    """Shows a scheduler with a pool of identities."""
+    pool = scheduler.block_pool
+    assert isinstance(pool, BlockPool), "a counted pool has no blocks to show"
+    return Observation(
+        running=[request.request_id for request in scheduler.running],
+        waiting=[request.request_id for request in scheduler.waiting.items],
+        requests={
+            request.request_id: observe_request(request) for request in scheduler.requests.values()
+        },
+        num_free_blocks=pool.num_free_blocks,
+        free_block_ids=list(pool.free_block_queue),
+        ref_cnt={block_id: count for block_id, count in pool.ref_cnt.items() if count > 0},
+        cached_block_ids=sorted(pool.block_hash),
+        finished_req_ids=list(scheduler.finished_req_ids),
+        block_contents=dict(pool.block_hash),
+    )
+
+
+def observe_request(request: Request) -> RequestObservation:
+    """Shows a request."""
+    return RequestObservation(
+        STATUS_NAMES[request.status],
+        request.num_prompt_tokens,
+        request.num_tokens,
+        request.num_output_tokens,
+        request.num_computed_tokens,
+        request.num_preemptions,
+        request.num_output_placeholders,
+        request.num_in_flight_tokens,
+        # Replaced, never changed in place.
+        request.block_ids,
+        request.num_stale_output_tokens,
+    )
+
+
+STATUS_NAMES: dict[int, str] = {status: status.name for status in RequestStatus}

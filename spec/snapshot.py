@@ -1,0 +1,243 @@
+"""States of the reference scheduler as small hashable values, and back.
+
+Entry points: `freeze` and `thaw`, which name requests by queue order and blocks by first
+appearance, so that two states that differ in names only are one value; `save` and `rewind`, which
+undo actions in place, for speed. The explorer knows a state only through these four.
+
+Left out of the value on purpose: what only ever grows or is only reported (`num_preemptions`,
+`finished_req_ids`, the names of the dead in steps in flight), and arrival times beyond their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec.block_pool import BlockPool
+from spec.interface import BlockContent, SchedulerOutput
+from spec.model import Environment, LiveRequest, Model, StepInFlight
+from spec.request import Request
+from spec.scheduler import ReferenceScheduler
+
+Snapshot = tuple[Any, ...]
+"""The canonical value of a state."""
+
+
+class SpecModel(Model):
+    """A model whose scheduler is the reference scheduler with a pool of identities."""
+
+    scheduler: ReferenceScheduler
+
+    def __init__(self, environment: Environment, scheduler: ReferenceScheduler) -> None:
+        super().__init__(environment, scheduler)
+        pool = scheduler.block_pool
+        assert isinstance(pool, BlockPool), "a counted pool has no identities to name"
+        self.pool: BlockPool = pool
+        # Only these make the tokens themselves matter, beside how many there are.
+        self.tokens_matter = scheduler.config.enable_prefix_caching or any(
+            shape.repetition_detection is not None for shape in environment.shapes
+        )
+
+
+def canonical_order(model: SpecModel) -> list[Request]:
+    """The live requests by queue order, running first: a state's names are the places in it."""
+    return model.scheduler.running + model.scheduler.waiting.items
+
+
+def freeze(model: SpecModel) -> Snapshot:
+    """Returns the canonical value of a state."""
+    scheduler, live = model.scheduler, model.live
+    order = scheduler.running + scheduler.waiting.items
+    requests = tuple(
+        [
+            (
+                live[r.request_id].shape,
+                r.status,
+                r.num_output_tokens,
+                r.num_computed_tokens,
+                r.num_in_flight_tokens,
+                r.num_stale_output_tokens,
+                r.num_output_placeholders,
+                r.num_blocks,
+            )
+            for r in order
+        ]
+    )
+    in_flight: Snapshot = ()
+    if model.in_flight:
+        names = {r.request_id: index for index, r in enumerate(order)}
+        in_flight = tuple([_freeze_step(step, names) for step in model.in_flight])
+    return (
+        len(scheduler.running),
+        requests,
+        in_flight,
+        _freeze_arrivals(model, order) if scheduler.config.policy == "priority" else (),
+        tuple([r.token_ids for r in order]) if model.tokens_matter else (),
+        _freeze_blocks(model, order) if scheduler.config.enable_prefix_caching else (),
+        model.num_arrivals if model.bounds.max_arrivals else 0,
+    )
+
+
+def _freeze_step(step: StepInFlight, names: dict[str, int]) -> Snapshot:
+    return tuple(
+        [
+            (names[name], num_tokens, name in step.samplers, name in step.voided)
+            for name, num_tokens in step.output.num_scheduled_tokens.items()
+            if name in names
+        ]
+    )
+
+
+def _freeze_arrivals(model: SpecModel, order: list[Request]) -> tuple[int, ...]:
+    """The places by arrival time."""
+    return tuple(sorted(range(len(order)), key=lambda index: order[index].arrival_time))
+
+
+def _freeze_blocks(model: SpecModel, order: list[Request]) -> Snapshot:
+    pool = model.pool
+    names: dict[int, int] = {}
+    for request in order:
+        for block_id in request.block_ids:
+            names.setdefault(block_id, len(names))
+    for block_id in pool.free_block_queue:
+        if block_id in pool.block_hash:
+            names[block_id] = len(names)
+    return (
+        tuple([tuple([names[block_id] for block_id in request.block_ids]) for request in order]),
+        # Free blocks without content are alike.
+        tuple([names.get(block_id, -1) for block_id in pool.free_block_queue]),
+        tuple(
+            sorted(
+                [
+                    (content[0] or "", content[1], tuple([names[block_id] for block_id in ids]))
+                    for content, ids in pool.cached_blocks.items()
+                ]
+            )
+        ),
+    )
+
+
+def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
+    """Builds a state of `root`'s configuration and environment from its canonical value."""
+    num_running, requests, in_flight, arrivals, tokens, blocks, num_arrivals = value
+    model = SpecModel(root.bounds, ReferenceScheduler(root.scheduler.config))
+    model.share_menu(root)
+    scheduler = model.scheduler
+    order: list[Request] = []
+    ranks = {index: rank for rank, index in enumerate(arrivals)}
+    for index, fields in enumerate(requests):
+        request, live = _thaw_request(root, index, ranks.get(index, index), fields)
+        if tokens:
+            request.token_ids = tokens[index]
+            live = LiveRequest(live.new, tokens[index], live.shape)
+        order.append(request)
+        scheduler.requests[request.request_id] = request
+        model.live[request.request_id] = live
+    scheduler.running = order[:num_running]
+    scheduler.waiting.items = order[num_running:]
+    model.num_arrivals = num_arrivals if model.bounds.max_arrivals else len(order)
+    model.in_flight = tuple([_thaw_step(step) for step in in_flight])
+    if blocks:
+        _thaw_blocks(model.pool, order, *blocks)
+    else:
+        _hand_out_blocks(model.pool, scheduler.running)
+    return model
+
+
+def _thaw_request(
+    root: SpecModel, index: int, rank: int, fields: Snapshot
+) -> tuple[Request, LiveRequest]:
+    shape = fields[0]
+    new = root.make_arrival(shape, index, rank).request
+    request = Request(new)
+    (
+        _,
+        request.status,
+        request.num_output_tokens,
+        request.num_computed_tokens,
+        request.num_in_flight_tokens,
+        request.num_stale_output_tokens,
+        request.num_output_placeholders,
+        request.num_blocks,
+    ) = fields
+    # Where tokens do not matter, any will do.
+    request.token_ids = new.prompt_token_ids + (0,) * request.num_output_tokens
+    return request, LiveRequest(new, request.token_ids, shape)
+
+
+def _thaw_step(step: Snapshot) -> StepInFlight:
+    return StepInFlight(
+        SchedulerOutput({f"r{index}": num_tokens for index, num_tokens, _, _ in step}),
+        tuple([f"r{index}" for index, _, samples, _ in step if samples]),
+        tuple([f"r{index}" for index, _, _, is_void in step if is_void]),
+    )
+
+
+def _thaw_blocks(
+    pool: BlockPool,
+    order: list[Request],
+    tables: Snapshot,
+    free: tuple[int, ...],
+    published: Snapshot,
+) -> None:
+    """Gives named blocks the ids 1, 2, …, and the nameless free ones the ids that are left."""
+    for request, table in zip(order, tables, strict=True):
+        request.block_ids = [name + 1 for name in table]
+        for name in table:
+            pool.ref_cnt[name + 1] += 1
+    named = {name for table in tables for name in table} | set(free)
+    nameless = iter([name for name in range(pool.num_blocks) if name not in named])
+    pool.free_block_queue = [(next(nameless) if name < 0 else name) + 1 for name in free]
+    pool.num_free_blocks = len(pool.free_block_queue)
+    for salt, token_ids, names in published:
+        content: BlockContent = (salt or None, token_ids)
+        pool.cached_blocks[content] = [name + 1 for name in names]
+        for name in names:
+            pool.block_hash[name + 1] = content
+
+
+def _hand_out_blocks(pool: BlockPool, running: list[Request]) -> None:
+    """Gives each running request as many blocks as it had; without a cache any will do."""
+    queue, start = pool.free_block_queue, 0
+    for request in running:
+        request.block_ids = queue[start : start + request.num_blocks]
+        start += request.num_blocks
+        for block_id in request.block_ids:
+            pool.ref_cnt[block_id] = 1
+    pool.free_block_queue = queue[start:]
+    pool.num_free_blocks = len(pool.free_block_queue)
+
+
+def save(model: SpecModel) -> Snapshot:
+    """Returns what `rewind` needs to undo, in place, whatever happens next."""
+    scheduler, pool = model.scheduler, model.pool
+    return (
+        [(request, request.save()) for request in scheduler.requests.values()],
+        list(scheduler.running),
+        list(scheduler.waiting.items),
+        model.live,
+        model.in_flight,
+        model.num_arrivals,
+        list(pool.free_block_queue),
+        dict(pool.ref_cnt),
+        dict(pool.block_hash),
+        [(content, list(ids)) for content, ids in pool.cached_blocks.items()],
+    )
+
+
+def rewind(model: SpecModel, saved: Snapshot) -> None:
+    """Brings back the state that was saved."""
+    scheduler, pool = model.scheduler, model.pool
+    requests, running, waiting, model.live, model.in_flight, *others = saved
+    model.num_arrivals, free, refs, hashes, cached = others
+    scheduler.requests = {}
+    for request, fields in requests:
+        request.restore(fields)
+        scheduler.requests[request.request_id] = request
+    scheduler.running, scheduler.waiting.items = list(running), list(waiting)
+    scheduler.finished_req_ids = []
+    pool.free_block_queue, pool.ref_cnt = list(free), dict(refs)
+    pool.num_free_blocks = len(free)
+    if hashes or pool.block_hash:
+        pool.block_hash = dict(hashes)
+        pool.cached_blocks = {content: list(ids) for content, ids in cached}
+    pool.new_block_ids = []

@@ -1,0 +1,281 @@
+"""A ghost of the model runner: it believes only what the scheduler tells it, and knows what each KV slot holds.
+
+Entry point: `GhostWorker.execute`. It reconstructs every block table and token count from `SchedulerOutput`s alone,
+and remembers for every block which tokens' KV was last written there; so it notices a diff that is not sufficient,
+a step that reads what nobody wrote, and a block that is published though no executed step wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from spec.interface import BlockContent, Observation, SchedulerOutput
+
+
+@define(eq=False)
+class Writer:
+    """One life of a request from admission to preemption: whose tokens the KV of a slot belongs to."""
+
+    cache_salt: str | None
+    token_ids: tuple[int, ...]
+    """As far as they are known; tokens sampled by steps in flight follow when they arrive."""
+
+
+@define
+class KVBlock:
+    """What a block holds: the KV of `writer`'s tokens at `index * block_size` plus `[first, end)`."""
+
+    writer: Writer
+    index: int
+    first: int
+    end: int
+
+
+@define
+class WorkerReport:
+    """What a worker cannot do with a step; each a sentence of evidence."""
+
+    diff: list[str] = field(factory=list)
+    """Where the new/cached diff does not let it reconstruct the state."""
+    writes: list[str] = field(factory=list)
+    """Where a step overwrites KV that another request still needs."""
+    reads: list[str] = field(factory=list)
+    """Where a step reads KV that was never written, or belongs to other tokens."""
+    block_tables: dict[str, list[int]] = field(factory=dict)
+    """What the worker believes that each scheduled request holds."""
+
+
+class GhostWorker:
+    """A worker that keeps its own state from `SchedulerOutput`s, as vllm/v1/worker/gpu_model_runner.py does."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.block_tables: dict[str, list[int]] = {}
+        self.num_computed_tokens: dict[str, int] = {}
+        self.writers: dict[str, Writer] = {}
+        self.blocks: dict[int, KVBlock] = {}
+
+    @classmethod
+    def trusting(
+        cls, block_size: int, seen: Observation, writers: dict[str, Writer]
+    ) -> GhostWorker:
+        """A worker that has seen no history: it trusts that what is computed or published so far was written.
+
+        That is what the invariants said of every state before, so an explorer need not keep a worker's memory in
+        its states. Whatever else the blocks may hold does not count: nobody may rely on it. Needs `block_contents`.
+        """
+        worker = cls(block_size)
+        for block_id, (salt, token_ids) in (seen.block_contents or {}).items():
+            writer = Writer(salt, token_ids)
+            index = len(token_ids) // block_size - 1
+            worker.blocks[block_id] = KVBlock(writer, index, 0, block_size)
+        for request_id in seen.running:
+            request, writer = seen.requests[request_id], writers[request_id]
+            worker.writers[request_id] = writer
+            worker.block_tables[request_id] = list(request.block_ids)
+            worker.num_computed_tokens[request_id] = request.num_computed_tokens
+            for index, block_id in enumerate(request.block_ids):
+                end = min(request.num_computed_tokens - index * block_size, block_size)
+                worker.blocks[block_id] = KVBlock(writer, index, 0, end)
+        for request_id in seen.waiting:
+            if seen.requests[request_id].status == "PREEMPTED":
+                worker.block_tables[request_id] = []
+        return worker
+
+    def execute(
+        self,
+        output: SchedulerOutput,
+        token_ids: dict[str, tuple[int, ...]],
+        salts: dict[str, str | None],
+    ) -> WorkerReport:
+        """Runs a step. `token_ids` and `salts` name the live requests' known tokens and cache salts."""
+        report = WorkerReport()
+        for request_id in output.finished_req_ids:
+            self._forget(request_id)
+        starts = self._follow_diff(output, token_ids, salts, report)
+        if report.diff:
+            return report
+        # Who was admitted in this step may have hit blocks that this very step writes.
+        settled = [
+            name
+            for name in self.writers
+            if name not in output.scheduled_new_reqs and not _is_resumed(output, name)
+        ]
+        written: dict[int, str] = {}
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            for block_id in self._write(request_id, starts[request_id], num_tokens):
+                report.writes += self._clashes(request_id, block_id, settled, written)
+        # Attention stores the KV of a step before it reads it, so hits on blocks of this very step are fine.
+        for request_id in output.num_scheduled_tokens:
+            self._check_reads(request_id, starts[request_id], report)
+            report.block_tables[request_id] = list(self.block_tables[request_id])
+        return report
+
+    def learn(self, request_id: str, token_ids: tuple[int, ...]) -> None:
+        """The tokens of a request that has not been preempted since are known further."""
+        if request_id in self.writers:
+            self.writers[request_id].token_ids = token_ids
+
+    def preempt(self, request_ids: list[str]) -> None:
+        """Ends a life: what is learnt from now on belongs to the next one."""
+        for request_id in request_ids:
+            self.writers.pop(request_id, None)
+
+    def check_published(self, seen: Observation) -> Iterator[str]:
+        """Yields the published blocks whose KV no executed step has written, or wrote for other tokens."""
+        for block_id in seen.cached_block_ids:
+            contents = seen.block_contents
+            content = None if contents is None else contents.get(block_id)
+            fault = self._fault_of_published(block_id, content)
+            if fault is not None:
+                yield f"block {block_id} is published, however {fault}"
+
+    # ---- the diff ----------------------------------------------------------------------------------------
+
+    def _forget(self, request_id: str) -> None:
+        for book in (self.block_tables, self.num_computed_tokens, self.writers):
+            book.pop(request_id, None)
+
+    def _follow_diff(
+        self,
+        output: SchedulerOutput,
+        token_ids: dict[str, tuple[int, ...]],
+        salts: dict[str, str | None],
+        report: WorkerReport,
+    ) -> dict[str, int]:
+        """Updates tables and counts; returns where each request's part of the step begins."""
+        starts: dict[str, int] = {}
+        for request_id, new in output.scheduled_new_reqs.items():
+            if request_id in self.block_tables:
+                report.diff.append(f"{request_id} is sent as new, however the worker knows it")
+            self.block_tables[request_id] = list(new.block_ids)
+            starts[request_id] = new.num_computed_tokens
+            known = token_ids.get(request_id, ())
+            if new.prompt_token_ids != known[: len(new.prompt_token_ids)] or not known:
+                report.diff.append(f"{request_id} is sent with a prompt that is not its own")
+            self.writers[request_id] = Writer(salts.get(request_id), known)
+        for request_id, cached in output.scheduled_cached_reqs.items():
+            if request_id not in self.block_tables:
+                report.diff.append(f"{request_id} is sent as cached, however the worker never saw it")
+                continue
+            starts[request_id] = cached.num_computed_tokens
+            if cached.resumed:
+                self.block_tables[request_id] = list(cached.new_block_ids)
+                self.writers[request_id] = Writer(
+                    salts.get(request_id), token_ids.get(request_id, ())
+                )
+            else:
+                self.block_tables[request_id] += cached.new_block_ids
+                report.diff += self._faults_of_going_on(request_id, cached.num_computed_tokens)
+        if set(starts) != set(output.num_scheduled_tokens):
+            report.diff.append(
+                f"the diff names {sorted(starts)}, scheduled are {sorted(output.num_scheduled_tokens)}"
+            )
+        for request_id, start in starts.items():
+            num_tokens = start + output.num_scheduled_tokens.get(request_id, 0)
+            self.num_computed_tokens[request_id] = num_tokens
+            num_slots = len(self.block_tables[request_id]) * self.block_size
+            if num_tokens > num_slots:
+                report.diff.append(
+                    f"{request_id} runs up to token {num_tokens}, its block table has {num_slots} slots"
+                )
+        return starts
+
+    def _faults_of_going_on(self, request_id: str, start: int) -> Iterator[str]:
+        if request_id not in self.writers:
+            yield f"{request_id} goes on after its preemption without being resumed"
+        elif start != self.num_computed_tokens[request_id]:
+            yield (
+                f"{request_id} is told to go on at token {start}, the worker has computed "
+                f"{self.num_computed_tokens[request_id]}"
+            )
+
+    # ---- the KV cache ------------------------------------------------------------------------------------
+
+    def _write(self, request_id: str, start: int, num_tokens: int) -> Iterator[int]:
+        """Writes KV for positions `[start, start + num_tokens)`; yields the blocks it goes to."""
+        writer, table, size = self.writers[request_id], self.block_tables[request_id], self.block_size
+        position, end = start, start + num_tokens
+        while position < end:
+            index = position // size
+            last = min(end, (index + 1) * size)
+            written = KVBlock(writer, index, position % size, last - index * size)
+            self._write_block(table[index], written)
+            yield table[index]
+            position = last
+
+    def _clashes(
+        self, request_id: str, block_id: int, settled: list[str], written: dict[int, str]
+    ) -> Iterator[str]:
+        """Yields who else needs a block that was just written, or wrote it in the same step."""
+        other = written.setdefault(block_id, request_id)
+        if other != request_id:
+            yield f"{request_id} and {other} both write block {block_id} in one step"
+        for holder in settled:
+            if holder != request_id and block_id in self.block_tables[holder]:
+                yield f"{request_id} writes block {block_id}, which {holder} holds too"
+
+    def _write_block(self, block_id: int, written: KVBlock) -> None:
+        """What the same life wrote before it stays; anything else in the block no longer counts."""
+        old = self.blocks.get(block_id)
+        if (
+            old is not None
+            and old.writer is written.writer
+            and old.index == written.index
+            and old.end >= written.first
+        ):
+            written.first = min(old.first, written.first)
+        self.blocks[block_id] = written
+
+    def _check_reads(self, request_id: str, start: int, report: WorkerReport) -> None:
+        """Attention reads all positions before `start`; each must hold the KV of the request's own tokens."""
+        writer, table, size = self.writers[request_id], self.block_tables[request_id], self.block_size
+        for index in range((start + size - 1) // size):
+            num_needed = min(size, start - index * size)
+            block = self.blocks.get(table[index])
+            if not self._holds(block, writer, index, num_needed):
+                report.reads.append(
+                    f"{request_id} reads tokens {index * size} to {index * size + num_needed - 1} from block "
+                    f"{table[index]}, which holds {describe(block, size)}"
+                )
+                return
+
+    def _holds(self, block: KVBlock | None, writer: Writer, index: int, num_needed: int) -> bool:
+        if block is None or block.index != index or block.first > 0 or block.end < num_needed:
+            return False
+        if block.writer is writer:
+            return True
+        end = index * self.block_size + num_needed
+        mine, theirs = writer.token_ids[:end], block.writer.token_ids[:end]
+        return (
+            len(mine) == end
+            and mine == theirs
+            and writer.cache_salt == block.writer.cache_salt
+        )
+
+    def _fault_of_published(self, block_id: int, content: BlockContent | None) -> str | None:
+        block, size = self.blocks.get(block_id), self.block_size
+        if block is None or block.first > 0 or block.end < size:
+            return f"it holds {describe(block, size)}"
+        end = (block.index + 1) * size
+        written = block.writer.token_ids[:end]
+        if len(written) < end:
+            return f"only {len(written)} of the {end} tokens it stands for are known"
+        if content is not None and content != (block.writer.cache_salt, written):
+            return f"it stands for tokens {content}, and holds the KV of {written}"
+        return None
+
+
+def _is_resumed(output: SchedulerOutput, request_id: str) -> bool:
+    cached = output.scheduled_cached_reqs.get(request_id)
+    return cached is not None and cached.resumed
+
+
+def describe(block: KVBlock | None, block_size: int) -> str:
+    """Says what a block holds."""
+    if block is None:
+        return "nothing that a step wrote"
+    start = block.index * block_size
+    return f"only what was written for positions {start + block.first} to {start + block.end - 1}"

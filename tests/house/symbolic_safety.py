@@ -1,0 +1,190 @@
+"""What the step code of `spec` must not say, since a proof runs it on symbols.
+
+Step code is every function of `STEP_FILES` except those of `CONCRETE`. Some of what is forbidden
+here fails loudly on a symbol. The rest is worse: it takes one branch, or one hash, without a word,
+and the proof then covers less than it says.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from spec.interface import SchedulerConfig
+from tests.house.source import FunctionNode, functions, parse
+
+STEP_FILES = (
+    "spec/scheduler.py",
+    "spec/block_pool.py",
+    "spec/request.py",
+    "spec/request_queue.py",
+    "spec/stop.py",
+)
+
+# File: function, class or method, and why a proof never runs it on symbols.
+CONCRETE = {
+    "spec/scheduler.py": {
+        "ReferenceScheduler.__init__": "builds queues and pool once, before any symbol is there",
+        "observe": "shows a state with identities to the checkers",
+        "observe_request": "shows a request to the checkers",
+        "make_block_pool": "builds the pool of identities",
+    },
+    "spec/block_pool.py": {
+        "BlockPool": "the pool of identities; a proof runs CountedBlockPool, which it refines",
+    },
+    "spec/request.py": {
+        "Request.__init__": "copies what arrives; a proof then sets the counters",
+    },
+    "spec/stop.py": {
+        "_repeats_itself": "looks at the tokens themselves, which a proof leaves out",
+        "ends_in_repetition": "looks at the tokens themselves, which a proof leaves out",
+    },
+}
+
+# Places in step code where a construct is safe all the same: file, function, construct, and why.
+SAFE = {
+    ("spec/request_queue.py", "PriorityRequestQueue.add_request", "while"): (
+        "finds a rank in a queue of concrete length; unbounded proofs bring a queue of their own"
+    ),
+    ("spec/request_queue.py", "RequestQueue.__init__", "an empty container"): (
+        "is the queue itself; unbounded proofs bring a queue of their own"
+    ),
+    ("spec/scheduler.py", "ReferenceScheduler._begin_step", "an empty container"): (
+        "is set before the loops, where a proof puts its own `skipped`"
+    ),
+    ("spec/scheduler.py", "ReferenceScheduler._end_step", "an empty container"): (
+        "is set after the loops of the step"
+    ),
+    ("spec/scheduler.py", "ReferenceScheduler.update_from_output", "an empty container"): (
+        "is keyed by client; proofs run `_settle`, which is handed it"
+    ),
+    ("spec/scheduler.py", "ReferenceScheduler._deliver", "an empty container"): (
+        "holds the tokens of one request and step, of which there are finitely many"
+    ),
+}
+
+FORBIDDEN_CALLS = {
+    name: reason
+    for names, reason in (
+        ("isinstance issubclass type", "says that a symbol is no int"),
+        ("int float bool str repr format", "turns a symbol into one value"),
+        ("range slice divmod round", "needs a concrete number"),
+        ("set frozenset hash id", "takes a symbol for something that equals nothing else"),
+        ("any all sum sorted", "loops where the prover cannot cut; use a rule"),
+    )
+    for name in names.split()
+}
+
+BOOL_FIELDS = {field.name for field in attrs.fields(SchedulerConfig) if field.type == "bool"}
+"""Flags of the configuration, which may be asked as they are."""
+
+
+def breaches(path: str, source: str) -> list[str]:
+    """Names each forbidden construct in the step code of a file."""
+    return [sentence for (_, sentence) in _find(path, source)]
+
+
+def used_exceptions(path: str, source: str) -> set[tuple[str, str, str]]:
+    """Returns the entries of `SAFE` that the step code of a file needs."""
+    return {key for key, _ in _find(path, source, safe={})}
+
+
+def step_functions(path: str, source: str) -> Iterator[tuple[str, FunctionNode]]:
+    """Yields the functions of a file that a proof may run on symbols, by qualified name."""
+    concrete = CONCRETE.get(path, {})
+    for name, function in functions(ast.parse(source)):
+        owner = name.partition(".")[0]
+        if name not in concrete and owner not in concrete:
+            yield name, function
+
+
+def names_of(path: str) -> set[str]:
+    """Returns the qualified names of the functions of a file, and of the classes that hold them."""
+    names = {name for name, _ in functions(parse(Path(path)))}
+    return names | {name.partition(".")[0] for name in names}
+
+
+def _find(
+    path: str, source: str, safe: dict[tuple[str, str, str], str] = SAFE
+) -> Iterator[tuple[tuple[str, str, str], str]]:
+    for name, function in step_functions(path, source):
+        for statement in function.body:
+            for node in ast.walk(statement):
+                for construct, reason in _check(node):
+                    key = (path, name, construct)
+                    if key not in safe:
+                        line = getattr(node, "lineno", function.lineno)
+                        yield key, f"{path}:{line} {name}: {construct} {reason}"
+
+
+def _check(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yields what is forbidden about one node: the construct, and why."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in FORBIDDEN_CALLS:
+            yield f"{node.func.id}()", FORBIDDEN_CALLS[node.func.id]
+    elif isinstance(node, ast.Compare):
+        if any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
+            yield "is", "compares identities, and every symbol is an object of its own"
+    elif isinstance(node, ast.Match):
+        yield "match", "asks for types and identities behind the scenes"
+    elif isinstance(node, ast.Set | ast.SetComp):
+        yield "a set", "hashes a symbol, which equals nothing then"
+    elif isinstance(node, ast.DictComp) or (isinstance(node, ast.Dict) and node.keys):
+        yield "a filled dict", "hashes its keys; start empty and file under ids"
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_empty_container(node.value):
+        yield "an empty container", "may be carried by a loop; let a name of the module build it"
+    elif isinstance(node, ast.JoinedStr):
+        yield "an f-string", "turns a symbol into text"
+    elif isinstance(node, ast.While) and not _is_rule_loop(node):
+        yield "while", "is not `while self._rule(): pass`, so the prover cannot cut it"
+    for condition in _conditions(node):
+        if not _is_known_bool(condition):
+            yield (
+                f"the truth of `{ast.unparse(condition)}`",
+                "is asked past the names of the module; compare it, or its len()",
+            )
+
+
+def _is_empty_container(value: ast.expr | None) -> bool:
+    return value is not None and ast.unparse(value) in {"[]", "{}", "list()", "dict()"}
+
+
+def _is_rule_loop(loop: ast.While) -> bool:
+    """Whether a loop is `while self._rule(…): pass`."""
+    return (
+        isinstance(loop.test, ast.Call)
+        and ast.unparse(loop.test.func).startswith("self._")
+        and [type(statement) for statement in loop.body] == [ast.Pass]
+        and not loop.orelse
+    )
+
+
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """Returns the expressions whose truth a node asks for, with `and`, `or`, `not` peeled off."""
+    if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+        asked = [node.test]
+    elif isinstance(node, ast.BoolOp):
+        asked = node.values
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        asked = [node.operand]
+    elif isinstance(node, ast.comprehension):
+        asked = node.ifs
+    else:
+        return []
+    return [
+        condition
+        for condition in asked
+        if not isinstance(condition, ast.BoolOp)
+        and not (isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not))
+    ]
+
+
+def _is_known_bool(condition: ast.expr) -> bool:
+    """Whether an expression is a comparison, a call, a constant, or named as a flag."""
+    if isinstance(condition, ast.Compare | ast.Call | ast.Constant):
+        return True
+    name = ast.unparse(condition).rpartition(".")[2]
+    return name in BOOL_FIELDS or name.startswith(("is_", "has_"))

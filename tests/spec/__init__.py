@@ -1,0 +1,1 @@
+"""Tests of `spec`: the lesson, the numbered facts, the dialects, and the snapshots."""

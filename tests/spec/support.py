@@ -1,0 +1,262 @@
+"""What the tests of `spec` share: short makers, a driver, walks, and two explorers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from spec.interface import (
+    EngineCoreOutput,
+    NewRequest,
+    RequestStatus,
+    SchedulerConfig,
+    SchedulerOutput,
+)
+from spec.model import (
+    AddRequest,
+    Environment,
+    FinishRequests,
+    Model,
+    Outcome,
+    Schedule,
+    UpdateFromOutput,
+)
+from spec.request import Request
+from spec.scheduler import ReferenceScheduler
+from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save, thaw
+
+
+def make_config(**changes: Any) -> SchedulerConfig:
+    """Builds a small configuration: blocks of 4, a budget of 16, room for 16 blocks."""
+    fields: dict[str, Any] = {
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 4,
+        "max_model_len": 32,
+        "block_size": 4,
+        "num_blocks": 16,
+    }
+    return SchedulerConfig(**{**fields, **changes})
+
+
+def make_request(
+    request_id: str, prompt: int | tuple[int, ...], max_tokens: int = 8, **fields: Any
+) -> NewRequest:
+    """Builds a request; a prompt given by its length holds tokens that no other request's has."""
+    tokens = prompt if isinstance(prompt, tuple) else (1000 + ord(request_id[0]),) * prompt
+    return NewRequest(
+        request_id=request_id, prompt_token_ids=tokens, max_tokens=max_tokens, **fields
+    )
+
+
+class Driver(Model):
+    """The reference scheduler in its environment, with one short call for what a test does."""
+
+    scheduler: ReferenceScheduler
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *requests: NewRequest,
+        make_scheduler: type[ReferenceScheduler] = ReferenceScheduler,
+    ) -> None:
+        super().__init__(None, make_scheduler(config))
+        for new in requests:
+            self.add(new)
+
+    def __getitem__(self, request_id: str) -> Request:
+        """The live request of that name."""
+        return self.scheduler.requests[request_id]
+
+    @property
+    def running(self) -> list[str]:
+        """Who runs, in order."""
+        return [request.request_id for request in self.scheduler.running]
+
+    @property
+    def waiting(self) -> list[str]:
+        """Who waits, in order."""
+        return [request.request_id for request in self.scheduler.waiting.items]
+
+    @property
+    def num_free_blocks(self) -> int:
+        """How many blocks are free."""
+        return self.scheduler.block_pool.num_free_blocks
+
+    def add(self, new: NewRequest) -> None:
+        """Lets a request arrive."""
+        self.do(AddRequest(new))
+
+    def schedule(self) -> SchedulerOutput:
+        """Puts a step in flight."""
+        output = self.do(Schedule()).output
+        assert output is not None, "`schedule` always answers"
+        return output
+
+    def update(self, **tokens: int) -> dict[str, EngineCoreOutput]:
+        """Lets the oldest step return; who samples gets its token from `tokens`, else a 0."""
+        sampled = {name: [tokens.get(name, 0)] for name in self.live_samplers()}
+        results = self.do(UpdateFromOutput(sampled)).results or {}
+        return {out.request_id: out for outputs in results.values() for out in outputs}
+
+    def step(self, **tokens: int) -> SchedulerOutput:
+        """Schedules a step and lets it return at once."""
+        output = self.schedule()
+        self.update(**tokens)
+        return output
+
+    def abort(self, *request_ids: str) -> None:
+        """Lets clients disconnect."""
+        self.do(FinishRequests(request_ids, RequestStatus.FINISHED_ABORTED))
+
+
+# ---- walks ---------------------------------------------------------------------------------------
+
+SHAPES = (
+    NewRequest(request_id="", prompt_token_ids=(1, 1, 1, 1, 1), max_tokens=3),
+    NewRequest(request_id="", prompt_token_ids=(1, 1, 2), max_tokens=4, eos_token_id=1, priority=1),
+    NewRequest(request_id="", prompt_token_ids=(1, 1, 1, 1), max_tokens=2, priority=-1),
+)
+"""Prompts that share prefixes, fill blocks exactly, and outrank each other."""
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "max_num_batched_tokens": (3, 8),
+    "max_num_seqs": (1, 2, 3),
+    "max_model_len": (7, 9),
+    "block_size": (1, 2),
+    "num_blocks": (5, 9),
+    "long_prefill_token_threshold": (0, 2),
+    "policy": ("fcfs", "priority"),
+    "num_watermark_blocks": (0, 1),
+    "cursor_follows_victim": ("always", "scheduled", "never"),
+    "stop_order": ("stop_length", "min_stop_length", "length_stop"),
+    **dict.fromkeys(
+        (
+            "enable_prefix_caching",
+            "async_scheduling",
+            "enable_chunked_prefill",
+            "scheduler_reserve_full_isl",
+            "reserve_admitted_prefills",
+            "publish_at_grant",
+            "same_step_prefix_hits",
+            "threshold_spares_lone_request",
+            "uncached_blocks_first",
+            "continue_after_self_preemption",
+            "wait_for_stale_output",
+            "deliver_stale_output",
+            "stop_at_max_tokens_in_flight",
+        ),
+        (False, True),
+    ),
+}
+"""A few values for every field of a configuration, small enough that blocks run out."""
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SchedulerConfig:
+    """Any combination of `OPTIONS` that makes sense."""
+    fields = {name: draw(st.sampled_from(values)) for name, values in OPTIONS.items()}
+    if not fields["enable_chunked_prefill"]:
+        fields["max_num_batched_tokens"] = 8
+    if not fields["scheduler_reserve_full_isl"]:
+        fields["reserve_admitted_prefills"] = False
+    return SchedulerConfig(**fields)
+
+
+def make_environment(config: SchedulerConfig, **changes: Any) -> Environment:
+    """The small environment of the walks; three steps in flight if the configuration allows any."""
+    fields: dict[str, Any] = {
+        "shapes": SHAPES,
+        "max_live_requests": 3,
+        "max_in_flight": 3 if config.async_scheduling else 1,
+        "sampled_token_ids": (1, 2),
+    }
+    return Environment(**{**fields, **changes})
+
+
+choices = st.lists(st.integers(0, 2**16), max_size=60)
+"""A walk: at each state, which of the enabled actions happens."""
+
+
+def walk(model: Model, walk_choices: list[int]) -> Iterator[Outcome]:
+    """Drives a model along a walk, stopping after each action; steps are likelier than aborts."""
+    for choice in walk_choices:
+        actions = model.enabled_actions()
+        steps = [action for action in actions if not isinstance(action, FinishRequests)]
+        menu = actions + steps * 4
+        if not menu:
+            return
+        yield model.do(menu[choice % len(menu)])
+
+
+# ---- explorers -----------------------------------------------------------------------------------
+
+Successors = dict[Snapshot, frozenset[Snapshot]]
+"""For each reachable state, the states that are one action away."""
+
+
+def make_root(config: SchedulerConfig, environment: Environment) -> SpecModel:
+    """The state in which nothing has happened yet."""
+    environment.check_fits(config)
+    return SpecModel(environment, ReferenceScheduler(config))
+
+
+def explore(root: SpecModel) -> Successors:
+    """Visits every state by its canonical value."""
+    successors: Successors = {}
+    frontier = [freeze(root)]
+    while frontier:
+        value = frontier.pop()
+        if value in successors:
+            continue
+        successors[value] = frozenset(_next_values(thaw(root, value)))
+        frontier.extend(successors[value])
+    return successors
+
+
+def _next_values(model: SpecModel) -> Iterator[Snapshot]:
+    saved = save(model)
+    for action in model.enabled_actions():
+        model.do(action)
+        yield freeze(model)
+        rewind(model, saved)
+
+
+def explore_with_names(root: SpecModel) -> Iterator[tuple[SpecModel, Successors]]:
+    """Visits every state with its real names, and yields it with the canonical values after it.
+
+    Uses neither `thaw` nor `rewind`: a state is kept as a pickle, and known by all that it holds.
+    """
+    seen = {_spell_out(root)}
+    frontier = [pickle.dumps(root)]
+    while frontier:
+        pickled = frontier.pop()
+        model = pickle.loads(pickled)
+        images = set()
+        for action in model.enabled_actions():
+            after = pickle.loads(pickled)
+            after.do(action)
+            images.add(freeze(after))
+            name = _spell_out(after)
+            if name not in seen:
+                seen.add(name)
+                frontier.append(pickle.dumps(after))
+        yield model, {freeze(model): frozenset(images)}
+
+
+def _spell_out(model: SpecModel) -> str:
+    """Everything that a state holds, with the names that it happens to have."""
+    scheduler, pool = model.scheduler, model.pool
+    return repr(
+        (
+            [(request.request_id, request.save()) for request in scheduler.requests.values()],
+            [request.request_id for request in scheduler.running],
+            [request.request_id for request in scheduler.waiting.items],
+            scheduler.finished_req_ids,
+            (pool.free_block_queue, pool.ref_cnt, pool.block_hash, pool.cached_blocks),
+            [(name, live.token_ids) for name, live in model.live.items()],
+            model.in_flight,
+        )
+    )
