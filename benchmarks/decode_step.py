@@ -1,7 +1,9 @@
-"""Measures what a decode step costs: `python benchmarks/decode_step.py [--json PATH]`.
+"""Measures what a decode step costs: `python benchmarks/decode_step.py`.
 
-Every request runs and samples one token per step. A time is of one `schedule` and one `update_from_output`: the
-median over all steps of several rounds, in which both engines take turns.
+Every request runs and samples one token per step. A time is of one `schedule` and one
+`update_from_output`, in CPU time: the median over all steps of several rounds, in which both
+engines take turns. The reference scheduler copies a request's tokens whenever it appends one, so
+the ratio grows with the length of the prompts.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from attrs import asdict, frozen
 
@@ -33,13 +36,12 @@ from spec.scheduler import ReferenceScheduler  # noqa: E402
 Make = Callable[[SchedulerConfig], Scheduler]
 
 BLOCK_SIZE = 16
-NUM_PROMPT_TOKENS = 100
 NUM_WARM_UP_STEPS = 4
 NUM_STEPS = BLOCK_SIZE
 """Per round; every request fills one block in it."""
-NUM_ROUNDS = 8
+NUM_ROUNDS = 5
 
-MODES: dict[str, dict[str, bool]] = {
+MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "prefix caching": {"enable_prefix_caching": True},
     "async, one step ahead": {"async_scheduling": True},
@@ -70,12 +72,12 @@ class Row:
 
 
 class Decoding:
-    """An engine all of whose requests decode; in async modes one step is in flight while the next is scheduled."""
+    """An engine all of whose requests decode; in async modes, always one step ahead."""
 
-    def __init__(self, make: Make, config: SchedulerConfig) -> None:
+    def __init__(self, make: Make, config: SchedulerConfig, num_prompt_tokens: int) -> None:
         self.scheduler = make(config)
         self.in_flight: list[SchedulerOutput] = []
-        requests = [make_request(number) for number in range(config.max_num_seqs)]
+        requests = [make_request(n, num_prompt_tokens) for n in range(config.max_num_seqs)]
         for request in requests:
             self.scheduler.add_request(request)
         self.sampled = ModelRunnerOutput({request.request_id: [1] for request in requests})
@@ -98,17 +100,18 @@ class Decoding:
         return [end - start for start, end in pairwise(times)]
 
 
-def make_request(number: int) -> NewRequest:
+def make_request(number: int, num_prompt_tokens: int) -> NewRequest:
     """Builds a request; no two share a block, and they do not cross block boundaries together."""
-    prompt = (number, *range(1, NUM_PROMPT_TOKENS + number % BLOCK_SIZE))
+    prompt = (number, *range(1, num_prompt_tokens + number % BLOCK_SIZE))
     return NewRequest(request_id=f"r{number}", prompt_token_ids=prompt, max_tokens=10_000)
 
 
-def make_config(num_running: int, mode: str) -> SchedulerConfig:
+def make_config(num_running: int, num_prompt_tokens: int, mode: str) -> SchedulerConfig:
     """Builds a configuration in which nothing ever lacks room."""
-    max_num_tokens = NUM_PROMPT_TOKENS + BLOCK_SIZE + NUM_WARM_UP_STEPS + NUM_ROUNDS * NUM_STEPS
+    max_num_prompt_tokens = num_prompt_tokens + BLOCK_SIZE
+    max_num_tokens = max_num_prompt_tokens + NUM_WARM_UP_STEPS + NUM_ROUNDS * NUM_STEPS
     return SchedulerConfig(
-        max_num_batched_tokens=num_running * (NUM_PROMPT_TOKENS + BLOCK_SIZE),
+        max_num_batched_tokens=num_running * max_num_prompt_tokens,
         max_num_seqs=num_running,
         max_model_len=100_000,
         block_size=BLOCK_SIZE,
@@ -117,10 +120,11 @@ def make_config(num_running: int, mode: str) -> SchedulerConfig:
     )
 
 
-def measure(num_running: int, mode: str) -> Row:
+def measure(num_running: int, num_prompt_tokens: int, mode: str) -> Row:
     """Measures both engines, round by round in turn, so that a busy machine slows both."""
-    config = make_config(num_running, mode)
-    reference, fast = Decoding(ReferenceScheduler, config), Decoding(FastScheduler, config)
+    config = make_config(num_running, num_prompt_tokens, mode)
+    reference = Decoding(ReferenceScheduler, config, num_prompt_tokens)
+    fast = Decoding(FastScheduler, config, num_prompt_tokens)
     reference_times: list[float] = []
     fast_times: list[float] = []
     for _ in range(NUM_ROUNDS):
@@ -146,11 +150,19 @@ def main() -> None:
     """Prints the table, and writes the figures if asked to."""
     parser = argparse.ArgumentParser(description="Measures what a decode step costs.")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the figures here")
-    path = parser.parse_args().json
-    rows = [measure(num_running, mode) for mode in MODES for num_running in (64, 256, 1024)]
+    parser.add_argument(
+        "--prompt", type=int, default=500, metavar="N", help="tokens of a prompt (default: 500)"
+    )
+    arguments = parser.parse_args()
+    rows = [
+        measure(num_running, arguments.prompt, mode)
+        for mode in MODES
+        for num_running in (64, 256, 1024)
+    ]
     print(show(rows))
-    if path:
-        path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    if arguments.json:
+        figures = {"num_prompt_tokens": arguments.prompt, "rows": [asdict(row) for row in rows]}
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -173,6 +173,57 @@ def read_setting(path: Path) -> Setting:
     return _build(str(path), path.stem, raw)
 
 
+def change_setting(setting: Setting, changes: tuple[str, ...], claims: tuple[str, ...]) -> Setting:
+    """A setting with other values (`field=value`) and further claims.
+
+    What was said of the old one (how many states, which witnesses) is no longer said. Raises `HarnessError` if a
+    change makes no sense.
+    """
+    if not changes and not claims:
+        return setting
+    select_invariants(claims)
+    values = dict(_parse_change(change) for change in changes)
+    try:
+        scheduler = _change(setting.scheduler, values)
+        environment = _change(setting.environment, values)
+        environment.check_fits(scheduler)
+    except ConfigError as error:
+        raise HarnessError(f"{setting.name} with {', '.join(changes)}: {error}") from error
+    if values:
+        known = sorted({f.name for kind in (SchedulerConfig, Environment) for f in attrs.fields(kind)})
+        raise HarnessError(f"--set {', '.join(values)}: no such field; known are {', '.join(known)}")
+    return attrs.evolve(
+        setting,
+        name=" ".join([setting.name, *changes]),
+        scheduler=scheduler,
+        environment=environment,
+        claims=(*setting.claims, *claims),
+        num_states=None if changes else setting.num_states,
+        witnesses=() if changes else setting.witnesses,
+    )
+
+
+def _parse_change(change: str) -> tuple[str, Any]:
+    name, equals, text = change.partition("=")
+    try:
+        if not equals:
+            raise ValueError("it has no =")
+        return name, tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        if equals and text.isidentifier():
+            return name, text  # A bare word, such as priority.
+        raise HarnessError(
+            f"--set {change!r} is not FIELD=VALUE, such as num_blocks=8 or policy=priority"
+        ) from None
+
+
+def _change(old: Any, values: dict[str, Any]) -> Any:
+    """Takes the fields that `old` has out of `values`."""
+    mine = {f.name: values.pop(f.name) for f in attrs.fields(type(old)) if f.name in values}
+    changed = {name: tuple(v) if isinstance(v, list) else v for name, v in mine.items()}
+    return attrs.evolve(old, **changed)
+
+
 def _build(place: str, name: str, raw: Any) -> Setting:
     try:
         return CONVERTER.structure(raw, SettingDocument).build(name)

@@ -7,7 +7,9 @@ can be found by its content.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import attrs
@@ -25,8 +27,12 @@ from spec.scheduler import ReferenceScheduler
 
 NAME = "same_as_spec"
 RULE = "The engine answers and looks like the specification, up to the names of blocks."
-NAMELESS = "?"
+NAMELESS = "nameless"
 """How a block is called that nobody holds and nobody can find: any other would do as well."""
+MAX_SHOWN = 32
+"""Of two lists that are longer together, only the first difference is shown."""
+Names = dict[int, int] | None
+"""How blocks are called in a comparison; None keeps their own names."""
 
 
 OPTIONAL_COUNTERS = (
@@ -77,12 +83,12 @@ class Lockstep:
     def _differences(
         self, seen: Transition, outcome: Outcome, expected: Observation
     ) -> Iterator[str]:
-        if self.exact_ids:
-            names = BlockNames.identity(expected)
-        else:
+        theirs: Names = None
+        ours: Names = None
+        if not self.exact_ids:
             names = self.names = self.names or BlockNames.identity(seen.before)
             yield from names.match(seen.after, expected)
-        theirs, ours = names.to_spec, names.of_spec()
+            theirs, ours = names.to_spec, names.of_spec()
         if seen.outcome.output is not None and outcome.output is not None:
             yield from compare(
                 "output",
@@ -174,7 +180,7 @@ def parts(seen: Observation) -> set[int]:
 # ---- comparable views: plain data, blocks under the specification's names ----------------------
 
 
-def view(seen: Observation, names: dict[int, int]) -> dict[str, Any]:
+def view(seen: Observation, names: Names) -> dict[str, Any]:
     """An observation; the order of the free queue is left out."""
     return {
         "running": seen.running,
@@ -184,14 +190,14 @@ def view(seen: Observation, names: dict[int, int]) -> dict[str, Any]:
             for request_id, request in seen.requests.items()
         },
         "num_free_blocks": seen.num_free_blocks,
-        "free_block_ids": _sorted(rename(seen.free_block_ids, names)),
-        "ref_cnt": {str(names.get(b, NAMELESS)): n for b, n in seen.ref_cnt.items()},
-        "cached_block_ids": _sorted(rename(seen.cached_block_ids, names)),
+        "free_block_ids": view_set(seen.free_block_ids, names),
+        "ref_cnt": dict(zip(rename(seen.ref_cnt, names), seen.ref_cnt.values(), strict=True)),
+        "cached_block_ids": view_set(seen.cached_block_ids, names),
         "finished_req_ids": sorted(seen.finished_req_ids),
     }
 
 
-def view_output(output: SchedulerOutput, names: dict[int, int]) -> dict[str, Any]:
+def view_output(output: SchedulerOutput, names: Names) -> dict[str, Any]:
     """A step's output; ids that an engine keeps in sets are sorted."""
     zeroed = output.new_block_ids_to_zero
     return {
@@ -207,17 +213,17 @@ def view_output(output: SchedulerOutput, names: dict[int, int]) -> dict[str, Any
         "order": view_order(output),
         "preempted_req_ids": sorted(output.preempted_req_ids),
         "finished_req_ids": sorted(output.finished_req_ids),
-        "new_block_ids_to_zero": None if zeroed is None else _sorted(rename(zeroed, names)),
+        "new_block_ids_to_zero": None if zeroed is None else view_set(zeroed, names),
     }
 
 
-def view_order(output: SchedulerOutput) -> list[list[str]]:
+def view_order(output: SchedulerOutput) -> dict[str, list[str]]:
     """The order in which a step computes its requests, and in which the worker is told of them."""
-    return [
-        list(output.num_scheduled_tokens),
-        list(output.scheduled_new_reqs),
-        list(output.scheduled_cached_reqs),
-    ]
+    return {
+        "num_scheduled_tokens": list(output.num_scheduled_tokens),
+        "scheduled_new_reqs": list(output.scheduled_new_reqs),
+        "scheduled_cached_reqs": list(output.scheduled_cached_reqs),
+    }
 
 
 def view_results(results: dict[int, list[EngineCoreOutput]] | None) -> Any:
@@ -233,13 +239,16 @@ def view_results(results: dict[int, list[EngineCoreOutput]] | None) -> Any:
     }
 
 
-def rename(block_ids: list[int], names: dict[int, int]) -> list[Any]:
-    """Blocks under the specification's names."""
+def view_set(block_ids: list[int], names: Names) -> dict[Any, int]:
+    """How often each block is named, where order means nothing."""
+    return dict(Counter(rename(block_ids, names)))
+
+
+def rename(block_ids: Iterable[int], names: Names) -> list[Any]:
+    """Blocks under the names of a comparison."""
+    if names is None:
+        return list(block_ids)
     return [names.get(block_id, NAMELESS) for block_id in block_ids]
-
-
-def _sorted(values: list[Any]) -> list[Any]:
-    return sorted(values, key=str)
 
 
 def compare(path: str, theirs: Any, ours: Any) -> Iterator[str]:
@@ -255,5 +264,9 @@ def compare(path: str, theirs: Any, ours: Any) -> Iterator[str]:
                 yield f"{place}: the spec has none, the engine has {theirs[key]!r}"
             else:
                 yield from compare(place, theirs[key], ours[key])
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(ours + theirs) > MAX_SHOWN:
+        pairs = enumerate(zip_longest(theirs, ours))
+        index, (their_item, our_item) = next(p for p in pairs if p[1][0] != p[1][1])
+        yield f"{path}[{index}]: the spec has {our_item!r}, the engine has {their_item!r}"
     else:
         yield f"{path}: the spec has {ours!r}, the engine has {theirs!r}"

@@ -7,31 +7,27 @@ Entry point: `scheduler_machine`. In a test file one line is enough:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import attrs
-from hypothesis import event
+import hypothesis
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import integers, lists, runner, sampled_from
 
 from checkers.configs import Setting, load_setting, load_settings
+from checkers.counterexample import make_steps
 from checkers.engines import Engine, EngineFactory, hang_alarms, load_engine
 from checkers.errors import EngineFault, HarnessError
 from checkers.lockstep import Lockstep
 from checkers.run import Breach, Judge, Run, select_invariants
+from checkers.table import describe_breach, table_of
 from checkers.trial import TraceStep, Trial, breach_of_fault
-from spec.interface import Observation, SchedulerConfig, SchedulerOutput
-from spec.model import (
-    Action,
-    AddRequest,
-    FinishRequests,
-    Outcome,
-    Schedule,
-    Transition,
-    UpdateFromOutput,
-)
+from spec.interface import SchedulerConfig
+from spec.model import Action, Schedule, Transition, UpdateFromOutput
+
+Answer = TypeVar("Answer")
 
 
 def scheduler_machine(
@@ -56,6 +52,12 @@ def scheduler_machine(
         def __init__(self) -> None:
             super().__init__(under_test, menu, lockstep=lockstep and not under_test.is_spec)
 
+    EngineMachine.TestCase.settings = hypothesis.settings(
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        # The finding explains itself; which lines of ours a failure runs through says nothing.
+        phases=set(hypothesis.settings().phases) - {hypothesis.Phase.explain},
+    )
     return EngineMachine
 
 
@@ -102,19 +104,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # ---- rules: what may happen ------------------------------------------------------------------
 
-    @initialize(setting=SETTINGS)
-    def begin(self, setting: str) -> None:
-        """Builds a fresh engine for one of the settings."""
+    @initialize(setting=SETTINGS, shapes=ARRIVALS)
+    def begin(self, setting: str, shapes: list[int]) -> None:
+        """Builds a fresh engine for one of the settings; the first requests arrive."""
         self.at_end.enter_context(hang_alarms())
         self.setting = self.settings[setting]
         config = self.setting.scheduler
         self.judge = Judge(config, select_invariants(self.setting.claims))
         self.at_end.callback(self._tell_statistics)
         self.lockstep = Lockstep(config, explain=True) if self.with_lockstep else None
-        try:
-            self.run = Run(config, self.engine.build(config), self.setting.environment)
-        except EngineFault as fault:
-            self._fail([breach_of_fault(fault)])
+        bounds = self.setting.environment
+        self.run = self._ask(lambda: Run(config, self.engine.build(config), bounds))
+        for shape in shapes:
+            self._arrive(shape)
 
     @rule(shapes=ARRIVALS, tokens=TOKENS)
     def engine_step(self, shapes: list[int], tokens: int) -> None:
@@ -181,13 +183,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._do(UpdateFromOutput(sampled))
 
     def _do(self, action: Action) -> None:
+        self.unjudged.append(self._ask(lambda: self.run.step(action), action))
+
+    def _ask(self, call: Callable[[], Answer], action: Action | None = None) -> Answer:
+        """What the engine answers; if it fails, that is a finding, and ends the run."""
         try:
-            self.unjudged.append(self.run.step(action))
+            return call()
         except EngineFault as fault:
-            # If something was wrong before, that is the finding.
-            self.everything_holds()
+            breach = breach_of_fault(fault)
+        # Not in the handler, or Hypothesis and pytest would tell of two exceptions. What was wrong
+        # before comes first, since it may be why.
+        self.everything_holds()
+        if action is not None:
             self.trial.steps.append(TraceStep(action, None, None))
-            self._fail([breach_of_fault(fault)])
+        return self._fail([breach])
 
     # ---- what must hold --------------------------------------------------------------------------
 
@@ -206,13 +215,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.judge.look(seen)
 
     def _fail(self, breaches: list[Breach]) -> NoReturn:
+        __tracebackhide__ = True
         self.trial.breaches = breaches
-        raise AssertionError(describe_breach(self.trial, self.engine.name, self.setting))
+        raise AssertionError(describe_finding(self.trial, self.engine.name, self.setting))
 
     def _tell_statistics(self) -> None:
         """Lets `--hypothesis-show-statistics` say what the runs have reached."""
         for name in self.judge.witnesses:
-            event(f"reached {name}")
+            hypothesis.event(f"reached {name}")
+        for name in self.judge.unobserved:
+            hypothesis.event(f"could not check {name}")
 
     def teardown(self) -> None:
         """Ends a run."""
@@ -222,80 +234,24 @@ class SchedulerMachine(RuleBasedStateMachine):
 # ---- a finding as text ---------------------------------------------------------------------------
 
 
-def describe_breach(trial: Trial, engine: str, setting: Setting) -> str:
-    """Says which rule is broken, by which run, and how."""
-    breach, *others = trial.breaches
-    lines = [f"error[{breach.name}]: {breach.rule}"]
-    lines += [f"  engine {engine}, setting {setting.name}: {describe_config(setting.scheduler)}"]
-    lines += [f"  {row}" for row in make_table(trial.steps)]
-    lines += [f"  Then {sentence}" for sentence in breach.evidence]
-    if others:
-        lines += [f"  also broken: {', '.join(other.name for other in others)}"]
-    for each in trial.breaches:
-        lines += [f"    {line}" for line in each.detail.splitlines()]
-    return "\n".join(lines)
+def describe_finding(trial: Trial, engine: str, setting: Setting) -> str:
+    """Says which rule is broken, where, by which run, and how."""
+    breach, config = trial.breaches[0], setting.scheduler
+    where = f"engine {engine}, setting {setting.name}: {describe_config(config)}"
+    run = table_of(make_steps(trial), config.num_blocks)
+    lines = [where, *run, *describe_breach(trial.breaches)]
+    return "\n  ".join([f"error[{breach.name}]: {breach.rule}", *lines])
 
 
 def describe_config(config: SchedulerConfig) -> str:
-    """The fields that have no default, or another value than it."""
+    """The fields that must be named, and those with another value than their default."""
+    values = attrs.asdict(config)
+    required = {
+        field.name for field in attrs.fields(SchedulerConfig) if field.default is attrs.NOTHING
+    }
+    plain = attrs.asdict(SchedulerConfig(**{name: values[name] for name in required}))
     return " ".join(
-        f"{field.name}={getattr(config, field.name)}"
-        for field in attrs.fields(SchedulerConfig)
-        if getattr(config, field.name) != field.default
+        f"{name}={value}"
+        for name, value in values.items()
+        if name in required or value != plain[name]
     )
-
-
-def make_table(steps: list[TraceStep]) -> Iterator[str]:
-    """Yields a line per action: what happened, and who runs, waits and holds which blocks after."""
-    rows = [["#", "action", "running", "waiting", "block_ids", "free"]]
-    for number, step in enumerate(steps, start=1):
-        action = describe_action(step.action, step.outcome or Outcome())
-        rows.append([str(number), action, *describe_observation(step.seen)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def describe_action(action: Action, outcome: Outcome) -> str:
-    """What happened, in the words of the interface."""
-    if isinstance(action, AddRequest):
-        new = action.request
-        return (
-            f"add_request({new.request_id}, num_prompt_tokens={len(new.prompt_token_ids)}, "
-            f"max_tokens={new.max_tokens})"
-        )
-    if isinstance(action, FinishRequests):
-        return f"finish_requests({', '.join(action.request_ids)})"
-    if isinstance(action, Schedule):
-        return f"schedule: {describe_output(outcome.output)}"
-    return f"update_from_output: {describe_sampled(action, outcome)}"
-
-
-def describe_output(output: SchedulerOutput | None) -> str:
-    """Who computes how many tokens, and who is preempted."""
-    if output is None:
-        return "no answer"
-    parts = [f"{name} {num_tokens}" for name, num_tokens in output.num_scheduled_tokens.items()]
-    parts += [f"{name} preempted" for name in output.preempted_req_ids]
-    return ", ".join(parts) or "nothing"
-
-
-def describe_sampled(action: UpdateFromOutput, outcome: Outcome) -> str:
-    """Who samples which token, and who is said to finish."""
-    parts = [f"{name} samples {tokens[0]}" for name, tokens in action.sampled_token_ids.items()]
-    for outputs in (outcome.results or {}).values():
-        parts += [f"{each.request_id} ends ({each.finish_reason})" for each in outputs if each.finish_reason]
-    return ", ".join(parts) or "nothing"
-
-
-def describe_observation(seen: Observation | None) -> list[str]:
-    """Cells: who runs, who waits, the block tables, the free blocks."""
-    if seen is None:
-        return ["?"] * 4
-    tables = [
-        f"{name}: {' '.join(map(str, request.block_ids))}"
-        for name, request in seen.requests.items()
-        if request.block_ids
-    ]
-    cells = [" ".join(seen.running), " ".join(seen.waiting), ", ".join(tables)]
-    return [*[cell or "-" for cell in cells], str(seen.num_free_blocks)]

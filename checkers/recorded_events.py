@@ -294,8 +294,8 @@ class EventReader:
             raise Malformed(f"request {name!r} arrives twice; give each live request its own id")
         if not 0 < num_tokens <= max_num_tokens:
             raise Malformed(
-                f"the prompt of {name!r} has {num_tokens} tokens, 1 to {max_num_tokens} are possible "
-                f"with max_model_len={self.config.max_model_len}; change one of them"
+                f"the prompt of {name!r} has {num_tokens} tokens, 1 to {max_num_tokens} fit "
+                f"max_model_len={self.config.max_model_len}; change one of them"
             )
         if new.max_tokens < 1:
             raise Malformed(f"max_tokens={new.max_tokens} of {name!r} is below 1; raise it")

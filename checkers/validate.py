@@ -7,10 +7,11 @@ invariants need none: they follow the run on, and tell what came of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from attrs import define, field, frozen
+import attrs
+from attrs import frozen
 
 from checkers.errors import HarnessError
 from checkers.lockstep import Lockstep
@@ -26,7 +27,7 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.model import ACTION_NAMES, FinishRequests, Outcome, start_positions
+from spec.model import ACTION_NAMES, FinishRequests, Outcome, Transition, start_positions
 
 MAX_CONSEQUENCES = 3
 
@@ -37,7 +38,9 @@ class Consequence:
 
     line: int
     action: str
+    """What was done then: the name of a call of `Scheduler`."""
     answer: str
+    """What the engine answered."""
     breach: Breach
 
 
@@ -57,10 +60,8 @@ class Rejection:
     """Invariants first, then how the engine differs from the specification."""
     explanation: tuple[str, ...]
     """How the specification came to its decision: a sentence per rule or gate."""
-    consequences: tuple[Consequence, ...]
-    """The first break of each further invariant, in the order of the run."""
-    unread: str = ""
-    """Why the rest of the file could not be read; "" if it could."""
+    consequences: tuple[Consequence, ...] = ()
+    """The first breaks of further invariants, in the order of the run."""
 
 
 @frozen(kw_only=True)
@@ -78,6 +79,8 @@ class Validation:
     num_accepted: int
     """The longest accepted prefix, in events."""
     rejection: Rejection | None
+    unread: str
+    """Why what follows a rejection could not be read; "" if it could."""
     absent_fields: tuple[str, ...]
     """What the recording does not tell, so that nobody could check it."""
     unobserved: tuple[str, ...]
@@ -105,37 +108,45 @@ def validate(
     """
     if not isinstance(recording, Recording):
         recording = open_recording(recording, dialect)
-    if exact_ids and recording.null_block_id != 0:
-        raise HarnessError(
-            f"{recording.name}:1: null_block_id={recording.null_block_id}, the specification's "
-            "blocks begin at 1; compare up to renaming, without exact ids"
-        )
-    return _Validator(recording, exact_ids, on_progress).run()
+    validator = _Validator(recording, exact_ids=exact_ids)
+    try:
+        for event in recording.events:
+            validator.take(event)
+            if on_progress is not None:
+                on_progress(validator.num_events)
+    except HarnessError as error:
+        if validator.rejection is None:
+            raise HarnessError(
+                f"{error} (the {validator.num_accepted} events before it are accepted)"
+            ) from error
+        return validator.conclude(unread=str(error))
+    return validator.conclude(unread="")
 
 
 class RecordedEngine:
     """A scheduler that does what was recorded, whatever it is asked."""
 
-    def __init__(self, recording: Recording) -> None:
-        num_ids = recording.config.num_blocks + 1
-        free_block_ids = [n for n in range(num_ids) if n != recording.null_block_id]
+    def __init__(self, num_blocks: int, null_block_id: int) -> None:
+        free_block_ids = [n for n in range(num_blocks + 1) if n != null_block_id]
+        self.initial = Observation([], [], {}, len(free_block_ids), free_block_ids, {}, [], [])
         self.event: RecordedEvent | None = None
         """What happens next."""
-        self.initial = Observation([], [], {}, len(free_block_ids), free_block_ids, {}, [], [])
 
     def add_request(self, new: NewRequest) -> None:
         """Answers nothing."""
 
     def schedule(self) -> SchedulerOutput:
         """Answers as recorded."""
-        assert self.event is not None and self.event.output is not None, "the event is a schedule"
+        assert self.event is not None, "an event is set before it happens"
+        assert self.event.output is not None, "the event is a schedule"
         return self.event.output
 
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
     ) -> dict[int, list[EngineCoreOutput]]:
         """Answers as recorded."""
-        assert self.event is not None and self.event.results is not None, "the event is an update"
+        assert self.event is not None, "an event is set before it happens"
+        assert self.event.results is not None, "the event is an update"
         return self.event.results
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
@@ -146,31 +157,44 @@ class RecordedEngine:
         return self.initial if self.event is None else self.event.observation
 
 
-@define
 class _Validator:
-    recording: Recording
-    exact_ids: bool
-    on_progress: Callable[[int], None] | None
-    engine: RecordedEngine = field(init=False)
-    judge: Judge = field(init=False)
-    lockstep: Lockstep = field(init=False)
-    followed: Run = field(init=False)
-    num_events: int = field(default=0, init=False)
+    """Takes one event after the other, and keeps what has been found."""
 
-    def __attrs_post_init__(self) -> None:
-        config = self.recording.config
-        self.engine = RecordedEngine(self.recording)
+    def __init__(self, recording: Recording, *, exact_ids: bool) -> None:
+        config = recording.config
+        if exact_ids and recording.null_block_id != 0:
+            raise HarnessError(
+                f"{recording.name}:1: null_block_id={recording.null_block_id}, however the blocks "
+                "of the specification begin at 1; compare without exact ids"
+            )
+        self.recording = recording
+        self.exact_ids = exact_ids
+        self.engine = RecordedEngine(config.num_blocks, recording.null_block_id)
+        self.played = Run(config, self.engine)
         self.judge = Judge(config, select_invariants())
-        self.lockstep = Lockstep(config, exact_ids=self.exact_ids, explain=True)
-        self.followed = Run(config, self.engine)
+        self.lockstep = Lockstep(config, exact_ids=exact_ids, explain=True)
+        self.num_events = 0
+        self.num_accepted = 0
+        self.rejection: Rejection | None = None
+        self.consequences: list[Consequence] = []
+        # Invariants that a consequence would not add anything to.
+        self.broken: set[str] = set()
 
-    def run(self) -> Validation:
-        num_accepted, rejection = 0, None
-        for event in self._events():
-            rejection = self._judge(event)
-            if rejection is not None:
-                break
-            num_accepted += 1
+    def take(self, event: RecordedEvent) -> None:
+        """Judges the next event."""
+        self.engine.event = event
+        self.num_events += 1
+        if self.rejection is None:
+            self._check_order_is_known(event)
+            self._judge(event, self.played.step(event.action))
+        elif len(self.consequences) < MAX_CONSEQUENCES:
+            self._note_consequences(event, self.played.step(event.action))
+
+    def conclude(self, unread: str) -> Validation:
+        """Sums up."""
+        rejection = self.rejection
+        if rejection is not None:
+            rejection = attrs.evolve(rejection, consequences=tuple(self.consequences))
         return Validation(
             path=self.recording.name,
             engine=self.recording.engine,
@@ -178,9 +202,95 @@ class _Validator:
             config=self.recording.config,
             exact_ids=self.exact_ids,
             num_events=self.num_events,
-            num_accepted=num_accepted,
+            num_accepted=self.num_accepted,
             rejection=rejection,
+            unread=unread,
             absent_fields=self.recording.reader.absent_fields,
             unobserved=tuple(sorted(self.judge.unobserved)),
             witnesses=dict(self.judge.witnesses),
         )
+
+    def _check_order_is_known(self, event: RecordedEvent) -> None:
+        action = event.action
+        if self.exact_ids and isinstance(action, FinishRequests) and len(action.request_ids) > 1:
+            raise HarnessError(
+                f"{self.recording.name}:{event.line}: one call ends {len(action.request_ids)} "
+                "requests, and engines free them in any order; compare without exact ids"
+            )
+
+    def _judge(self, event: RecordedEvent, seen: Transition) -> None:
+        breaches = list(self.judge.breaches(seen))
+        difference = self.lockstep.step(seen)
+        if difference is not None:
+            breaches.append(difference)
+        if not breaches:
+            self.judge.look(seen)
+            self.num_accepted += 1
+            return
+        self._note_broken(breaches)
+        self.rejection = Rejection(
+            event.line,
+            ACTION_NAMES[type(event.action)],
+            describe(seen.outcome),
+            describe(self.lockstep.outcome),
+            tuple(breaches),
+            tuple(self.lockstep.explanation().splitlines()),
+        )
+
+    def _note_consequences(self, event: RecordedEvent, seen: Transition) -> None:
+        later = [b for b in self.judge.breaches(seen) if b.name not in self.broken]
+        self._note_broken(later)
+        for breach in later[: MAX_CONSEQUENCES - len(self.consequences)]:
+            self.consequences.append(
+                Consequence(
+                    event.line, ACTION_NAMES[type(event.action)], describe(seen.outcome), breach
+                )
+            )
+
+    def _note_broken(self, breaches: list[Breach]) -> None:
+        """A worker that could not follow the diff knows nothing of the KV cache any more."""
+        self.broken.update(breach.name for breach in breaches)
+        if "diff_is_sufficient" in self.broken:
+            self.broken.update(
+                rule.name
+                for rule in self.judge.invariants
+                if not {"worker", "published_faults"}.isdisjoint(rule.needs)
+            )
+
+
+def describe(outcome: Outcome) -> str:
+    """What a scheduler answered, in one sentence."""
+    if outcome.output is not None:
+        return _describe_step(outcome.output)
+    if outcome.results is not None:
+        return _describe_results(outcome.results)
+    return "answers nothing"
+
+
+def _describe_step(output: SchedulerOutput) -> str:
+    starts = start_positions(output)
+    parts = []
+    for name, num_tokens in output.num_scheduled_tokens.items():
+        start = f"from token {starts[name]} on" if name in starts else "from nowhere"
+        parts.append(f"{num_tokens} of {name} {start}{_describe_entry(output, name)}")
+    answer = f"computes {'; '.join(parts)}" if parts else "computes nothing"
+    if output.preempted_req_ids:
+        answer += f"; preempts {', '.join(output.preempted_req_ids)}"
+    return answer
+
+
+def _describe_entry(output: SchedulerOutput, request_id: str) -> str:
+    if request_id in output.scheduled_new_reqs:
+        return " (new)"
+    cached = output.scheduled_cached_reqs.get(request_id)
+    return " (resumed)" if cached is not None and cached.resumed else ""
+
+
+def _describe_results(results: dict[int, list[EngineCoreOutput]]) -> str:
+    parts = [
+        f"{output.request_id} {output.new_token_ids}"
+        + ("" if output.finish_reason is None else f" and its end ({output.finish_reason})")
+        for outputs in results.values()
+        for output in outputs
+    ]
+    return f"sends {', '.join(parts)}" if parts else "sends nothing"

@@ -1,4 +1,4 @@
-"""KV cache blocks: who holds which, which are free and in which order, which can be found by content."""
+"""KV cache blocks: who holds which, which are free, in which order, and what is found in which."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BlockPool:
         # Taken from the free queue since the last `take_new_block_ids`.
         self.new_block_ids: list[int] = []
 
-    # ---- what a request holds ----------------------------------------------------------------------------
+    # ---- what a request holds --------------------------------------------------------------------
 
     @property
     def num_free_blocks(self) -> int:
@@ -48,16 +48,15 @@ class BlockPool:
     def compute_num_new_blocks(
         self, request: Request, num_tokens: int, hit: CacheHit = NO_HIT
     ) -> int:
-        """Blocks that `request` lacks, beside its own and those of `hit`, to hold `num_tokens` tokens."""
+        """Blocks that `request` lacks, beside its own and the hit ones, to hold `num_tokens`."""
         num_required_blocks = (num_tokens + self.block_size - 1) // self.block_size
-        num_new_blocks = num_required_blocks - len(request.block_ids) - len(hit.block_ids)
-        return num_new_blocks if num_new_blocks > 0 else 0
+        return max(num_required_blocks - len(request.block_ids) - len(hit.block_ids), 0)
 
     def allocate(self, request: Request, num_new_blocks: int, hit: CacheHit) -> list[int]:
         """Lets a request adopt hit blocks and take new ones; returns the new ones.
 
-        Touching first matters: a hit block that nobody holds stands in the free queue, and might be handed out.
-        Precondition: `hit.num_free_blocks + num_new_blocks` blocks are free.
+        Adopting first matters: a hit block that nobody holds stands in the free queue, and might be
+        handed out. Precondition: `hit.num_free_blocks + num_new_blocks` blocks are free.
         """
         if hit.block_ids:
             self._adopt(request, hit)
@@ -68,18 +67,18 @@ class BlockPool:
         self._set_decode_until(request)
         return new_block_ids
 
+    def free(self, request: Request) -> None:
+        """Frees a request's blocks, last first, so that a prefix is evicted from its tail."""
+        self.free_blocks(reversed(request.block_ids))
+        request.block_ids = []
+        request.num_cached_blocks = 0
+        request.last_chain = request.cache_salt
+
     def _adopt(self, request: Request, hit: CacheHit) -> None:
         self.touch(hit.block_ids)
         request.block_ids.extend(hit.block_ids)
         request.num_cached_blocks = len(hit.block_ids)
         request.last_chain = self.prefix_cache.get_chain(hit.block_ids[-1])
-
-    def free(self, request: Request) -> None:
-        """Frees a request's blocks, last block first, so that the tail of a prefix is evicted before its head."""
-        self.free_blocks(reversed(request.block_ids))
-        request.block_ids = []
-        request.num_cached_blocks = 0
-        request.last_chain = request.cache_salt
 
     def _set_decode_until(self, request: Request) -> None:
         num_blocks = len(request.block_ids)
@@ -87,17 +86,17 @@ class BlockPool:
         if self.enable_caching and request.num_cached_blocks < num_blocks:
             # The token that fills the first unpublished block publishes it.
             decode_until = (request.num_cached_blocks + 1) * self.block_size - 1
-        if decode_until > request.max_decode_until:
-            decode_until = request.max_decode_until
-        request.decode_until = decode_until
+        # The token that a step samples must still find a place.
+        request.decode_until = min(decode_until, request.max_num_tokens - 1)
 
-    # ---- the prefix cache --------------------------------------------------------------------------------
+    # ---- the prefix cache ------------------------------------------------------------------------
 
     def find_longest_cache_hit(self, request: Request) -> CacheHit:
-        """Finds the published blocks of the longest prefix that leaves at least one token to compute."""
+        """Finds the blocks of the longest published prefix that leaves a token to compute."""
         if not self.enable_caching:
             return NO_HIT
         block_ids: list[int] = []
+        num_free_blocks = 0
         parent: Parent = request.cache_salt
         for end in range(self.block_size, request.num_tokens, self.block_size):
             token_ids = tuple(request.token_ids[end - self.block_size : end])
@@ -105,11 +104,12 @@ class BlockPool:
             if block_id is None:
                 break
             block_ids.append(block_id)
+            num_free_blocks += self.ref_cnt[block_id] == 0
             parent = self.prefix_cache.get_chain(block_id)
-        return CacheHit(tuple(block_ids), sum(self.ref_cnt[block_id] == 0 for block_id in block_ids))
+        return CacheHit(tuple(block_ids), num_free_blocks)
 
     def cache_full_blocks(self, request: Request, num_tokens: int) -> None:
-        """Publishes the full blocks of a request's first `num_tokens` tokens, as far as the tokens are known."""
+        """Publishes the full blocks of the first `num_tokens` tokens, as far as they are known."""
         if not self.enable_caching:
             return
         num_full_blocks = min(num_tokens, request.num_tokens) // self.block_size
@@ -124,17 +124,17 @@ class BlockPool:
         request.num_cached_blocks = num_full_blocks
         self._set_decode_until(request)
 
-    # ---- blocks ------------------------------------------------------------------------------------------
+    # ---- blocks ----------------------------------------------------------------------------------
 
     def touch(self, block_ids: Iterable[int]) -> None:
-        """Adds a holder to blocks; those that nobody held leave the free queue and keep their content."""
+        """Adds a holder to blocks; one that nobody held leaves the free queue with its content."""
         for block_id in block_ids:
             if self.ref_cnt[block_id] == 0:
                 self.free_block_queue.remove(block_id)
             self.ref_cnt[block_id] += 1
 
     def get_new_blocks(self, num_blocks: int) -> list[int]:
-        """Takes blocks from the head of the free queue; their content is about to be overwritten."""
+        """Takes blocks from the head of the free queue, since they will be overwritten."""
         block_ids = self.free_block_queue.popleft_n(num_blocks)
         for block_id in block_ids:
             self.ref_cnt[block_id] += 1
@@ -150,21 +150,22 @@ class BlockPool:
         return new_block_ids
 
     def free_blocks(self, block_ids: Iterable[int]) -> None:
-        """Removes a holder from blocks, in order; those that nobody holds any more join the free queue.
+        """Removes a holder from blocks; those that are left without one become free, in order.
 
-        Blocks with content go to its tail, to be found as long as possible; the others to its head.
+        Blocks with content go to the tail of the free queue, to be found as long as possible, the
+        others to its head.
         """
         cached: list[int] = []
         uncached: list[int] = []
         for block_id in block_ids:
             self.ref_cnt[block_id] -= 1
             if self.ref_cnt[block_id] == 0:
-                is_kept = not self.uncached_blocks_first or block_id in self.prefix_cache
-                (cached if is_kept else uncached).append(block_id)
+                goes_to_tail = not self.uncached_blocks_first or block_id in self.prefix_cache
+                (cached if goes_to_tail else uncached).append(block_id)
         self.free_block_queue.prepend_n(uncached)
         self.free_block_queue.append_n(cached)
 
     def _maybe_evict_cached_block(self, block_id: int) -> None:
-        """Makes a published block unfindable."""
+        """Makes a block unfindable if it is published."""
         if block_id in self.prefix_cache:
             self.prefix_cache.evict(block_id)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 
 class FreeBlockQueue:
-    """A doubly linked list over two arrays: a block is taken out of its middle in constant time.
+    """A doubly linked list over two arrays: any block leaves it in constant time.
 
-    The list is a ring through 0, which is no usable block (vLLM's null block): after 0 comes the head, before it
-    the tail.
+    The list is a ring through 0, which is no usable block (vLLM's null block): after 0 comes the
+    head, before it the tail.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -24,14 +24,13 @@ class FreeBlockQueue:
             block_id = self._next[block_id]
 
     def popleft_n(self, num_blocks: int) -> list[int]:
-        """Removes the first `num_blocks` blocks and returns them. Precondition: there are so many."""
+        """Removes the first `num_blocks` blocks and returns them. Precondition: they exist."""
         block_ids: list[int] = []
-        following, block_id = self._next, self._next[0]
+        block_id = self._next[0]
         for _ in range(num_blocks):
             block_ids.append(block_id)
-            block_id = following[block_id]
-        self._next[0] = block_id
-        self._prev[block_id] = 0
+            block_id = self._next[block_id]
+        self._link(0, block_id)
         self.num_free_blocks -= num_blocks
         return block_ids
 
@@ -48,12 +47,12 @@ class FreeBlockQueue:
         """Puts blocks behind the tail, the last of them to the very end."""
         self._insert(self._prev[0], block_ids)
 
-    def _insert(self, after: int, block_ids: list[int]) -> None:
-        before = self._next[after]
+    def _insert(self, left: int, block_ids: list[int]) -> None:
+        right = self._next[left]
         for block_id in block_ids:
-            self._link(after, block_id)
-            after = block_id
-        self._link(after, before)
+            self._link(left, block_id)
+            left = block_id
+        self._link(left, right)
         self.num_free_blocks += len(block_ids)
 
     def _link(self, left: int, right: int) -> None:

@@ -1,8 +1,9 @@
 """Which blocks can be found by their content.
 
-A content, all tokens from the first to the block's last, is a *chain* of blocks. A chain has a number, and is known by
-the number of the chain it extends and the tokens of its last block: comparing two contents compares two numbers and one
-block of tokens, whatever their length, and collisions do not exist.
+A content, all tokens from the first to the block's last, is a *chain* of blocks. A chain has a
+number, and is known by the number of the chain that it extends and by the tokens of its last block.
+So a look-up compares a number and one block of tokens, however long the content, and two contents
+never collide.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from attrs import define, field
 from spec.interface import BlockContent
 
 Parent = int | str | None
-"""What a chain extends: a chain by its number, or, for a first block, the salt."""
+"""What a chain extends: a chain, by its number, or nothing, in which case the salt stands here."""
 ChainKey = tuple[Parent, tuple[int, ...]]
 
 
 @define
 class Chain:
-    """A content that some published block has, or that a longer content extends."""
+    """A content that some published block has, or that the content of one extends."""
 
     key: ChainKey
     block_ids: dict[int, None] = field(factory=dict)
-    """The blocks published under it, oldest first, as the keys. Content is not de-duplicated."""
+    """The blocks published under it are the keys, oldest first. Content is not de-duplicated."""
     num_children: int = 0
     """How many chains extend it by one block."""
 
@@ -48,14 +49,17 @@ class PrefixCache:
         return self._chain_of_block[block_id]
 
     def find(self, parent: Parent, token_ids: tuple[int, ...]) -> int | None:
-        """Returns the oldest block published under the chain that extends `parent` by a block of tokens."""
+        """Returns the oldest block whose chain extends `parent` by one block of tokens."""
         number = self._numbers.get((parent, token_ids))
         if number is None:
             return None
         return next(iter(self._chains[number].block_ids), None)
 
     def publish(self, parent: Parent, token_ids: tuple[int, ...], block_id: int) -> int:
-        """Makes a block findable under the chain that extends `parent`; returns that chain."""
+        """Makes a block findable under the chain that extends `parent`; returns that chain.
+
+        Precondition: if `parent` is a chain, some block is published under it.
+        """
         key = (parent, token_ids)
         number = self._numbers.get(key)
         if number is None:
@@ -65,7 +69,7 @@ class PrefixCache:
         return number
 
     def evict(self, block_id: int) -> None:
-        """Makes a block unfindable; chains that nothing needs any more are forgotten."""
+        """Makes a published block unfindable; forgets the chains that only it needed."""
         number = self._chain_of_block.pop(block_id)
         del self._chains[number].block_ids[block_id]
         self._prune(number)
@@ -84,8 +88,9 @@ class PrefixCache:
         self._next_number += 1
         self._numbers[key] = number
         self._chains[number] = Chain(key)
-        if isinstance(key[0], int):
-            self._chains[key[0]].num_children += 1
+        parent, _ = key
+        if isinstance(parent, int):
+            self._chains[parent].num_children += 1
         return number
 
     def _prune(self, number: Parent) -> None:
@@ -94,6 +99,6 @@ class PrefixCache:
             if chain.block_ids or chain.num_children:
                 return
             del self._chains[number], self._numbers[chain.key]
-            number = chain.key[0]
+            number, _ = chain.key
             if isinstance(number, int):
                 self._chains[number].num_children -= 1

@@ -7,7 +7,7 @@ from attrs import define, field
 from spec.interface import NewRequest, RepetitionDetection, RequestStatus
 
 Rank = tuple[int, float, str]
-"""(priority, arrival_time, request_id): who is served first under the priority policy, smallest first."""
+"""(priority, arrival_time, request_id); under the priority policy the smallest is served first."""
 
 
 @define(eq=False)
@@ -25,12 +25,8 @@ class Request:
     repetition_detection: RepetitionDetection | None
     max_num_tokens: int
     """With so many tokens, prompt and output, the request is length-capped."""
-    max_requested_tokens: int
-    """The same without the cap of the model."""
     check_stop_from: int
     """While fewer tokens are known, only a stop token can stop the request."""
-    max_decode_until: int
-    """The cap of `decode_until`, since the token that a step samples must still find a place."""
     num_prompt_tokens: int
     num_tokens: int
     """Prompt and known output."""
@@ -49,11 +45,12 @@ class Request:
     block_ids: list[int] = field(factory=list)
     """The block table; appended to in place, so only copies are handed out."""
     num_cached_blocks: int = 0
-    """How many blocks, from the first, are published. They stay so while the request holds them."""
+    """How many blocks, from the first, are published; they stay so while the request holds them."""
     last_chain: int | str | None = None
-    """The chain of the last published block; the salt if there is none. The next block's content extends it."""
+    """The chain of the last published block, which the next one extends; if none is, the salt."""
     decode_until: int = 0
-    """While fewer tokens are computed, a step of one token meets no cap, needs no block and publishes nothing."""
+    """While fewer tokens are computed, a step of one token meets no cap, needs no block and
+    publishes none. Set by the block pool when it changes the table or publishes from it."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -64,10 +61,10 @@ class Request:
 def make_request(new: NewRequest, max_model_len: int) -> Request:
     """Builds a request as it arrives."""
     num_prompt_tokens = len(new.prompt_token_ids)
+    max_num_tokens = min(num_prompt_tokens + new.max_tokens, max_model_len)
     stop_token_ids = new.stop_token_ids
     if new.eos_token_id is not None:
         stop_token_ids = (*stop_token_ids, new.eos_token_id)
-    max_num_tokens = min(num_prompt_tokens + new.max_tokens, max_model_len)
     return Request(
         request_id=new.request_id,
         prompt_token_ids=new.prompt_token_ids,
@@ -78,9 +75,8 @@ def make_request(new: NewRequest, max_model_len: int) -> Request:
         stop_token_ids=frozenset(stop_token_ids),
         repetition_detection=new.repetition_detection,
         max_num_tokens=max_num_tokens,
+        # Any token may complete a repetition.
         check_stop_from=0 if new.repetition_detection else max_num_tokens,
-        max_requested_tokens=num_prompt_tokens + new.max_tokens,
-        max_decode_until=max_num_tokens - 1,
         num_prompt_tokens=num_prompt_tokens,
         num_tokens=num_prompt_tokens,
         token_ids=list(new.prompt_token_ids),

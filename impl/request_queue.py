@@ -6,39 +6,13 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Protocol
 
 from impl.request import Request
 from spec.interface import Policy
 
 
-class RequestQueue(Protocol):
-    """Requests in the order in which they would be admitted."""
-
-    def __len__(self) -> int:
-        """How many wait."""
-
-    def __iter__(self) -> Iterator[Request]:
-        """Head first."""
-
-    def add_request(self, request: Request) -> None:
-        """Lets a request join."""
-
-    def prepend_request(self, request: Request) -> None:
-        """Puts a preempted or skipped request back."""
-
-    def peek_request(self) -> Request:
-        """Returns the head."""
-
-    def pop_request(self) -> Request:
-        """Removes the head and returns it."""
-
-    def remove_request(self, request: Request) -> None:
-        """Removes a request wherever it stands."""
-
-
 class FCFSRequestQueue:
-    """First come, first served: arrivals join the tail, and what comes back is put to the front."""
+    """First come, first served: arrivals join the tail, what comes back is put to the front."""
 
     def __init__(self) -> None:
         self._requests: OrderedDict[str, Request] = OrderedDict()
@@ -77,7 +51,7 @@ _get_rank = attrgetter("rank")
 class PriorityRequestQueue:
     """Smallest rank first, kept sorted; there is no front to put a request back to.
 
-    A heap would pop faster, but it shows no order, and a request in its middle is hard to remove.
+    A heap would pop faster, but shows no order, and lets no request go from its middle.
     """
 
     def __init__(self) -> None:
@@ -108,6 +82,9 @@ class PriorityRequestQueue:
     def remove_request(self, request: Request) -> None:
         """Removes a request wherever it stands."""
         del self._requests[bisect_left(self._requests, request.rank, key=_get_rank)]
+
+
+RequestQueue = FCFSRequestQueue | PriorityRequestQueue
 
 
 def make_request_queue(policy: Policy) -> RequestQueue:

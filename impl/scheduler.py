@@ -1,8 +1,10 @@
 """Our own engine, made for speed: a request that only decodes costs little per step.
 
-Entry point: `FastScheduler`. What may happen to a request stands in its `decode_until`, worked out when its blocks
-change: below it, a step of one token cannot meet a cap, need a block or publish one. `_schedule_decodes` relies on it
-and runs through such requests in one loop; all others take the long way, `_schedule_next_running`.
+Entry point: `FastScheduler`. Most requests of most steps compute the one token that was sampled
+last. Whether that can go wrong is worked out when a request's blocks change, and kept in its
+`decode_until`: below it, a step of one token meets no cap, needs no block and publishes none.
+`_schedule_decodes` runs through such requests in one loop; all others take the long way,
+`_schedule_next_running`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class FastScheduler:
         self.finished_req_ids: list[str] = []
         self._begin_step()
 
-    # ---- what may happen to a scheduler ------------------------------------------------------------------
+    # ---- what may happen to a scheduler ----------------------------------------------------------
 
     def add_request(self, new: NewRequest) -> None:
         """Puts a request into the waiting queue."""
@@ -51,7 +53,7 @@ class FastScheduler:
         self.waiting.add_request(request)
 
     def schedule(self) -> SchedulerOutput:
-        """Decides what one step computes: running requests first, then the head of the waiting queue."""
+        """Decides what one step computes: running requests first, then the head of waiting."""
         self._begin_step()
         self._schedule_running()
         if self.config.same_step_prefix_hits:
@@ -64,7 +66,7 @@ class FastScheduler:
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
     ) -> dict[int, list[EngineCoreOutput]]:
-        """Settles a step: appends the sampled tokens, stops and frees requests, reports to each client."""
+        """Settles a step: appends the sampled tokens, stops requests, reports to each client."""
         results: dict[int, list[EngineCoreOutput]] = {}
         requests, sampled = self.requests, result.sampled_token_ids
         num_finished = len(self.finished_req_ids)
@@ -106,7 +108,7 @@ class FastScheduler:
             block_contents={name: pool.prefix_cache.get_content(name) for name in cached_block_ids},
         )
 
-    # ---- pass 1: running requests ------------------------------------------------------------------------
+    # ---- pass 1: running requests ----------------------------------------------------------------
 
     def _begin_step(self) -> None:
         config = self.config
@@ -132,9 +134,9 @@ class FastScheduler:
             self._schedule_decodes()
 
     def _schedule_decodes(self) -> None:
-        """Schedules the requests from the cursor on that only decode, up to the first that needs the long way.
+        """Schedules requests from the cursor on, up to the first that does more than decode.
 
-        Does what `_grant_running` does, for one token and no block.
+        For one token and no block, this is all that the long way comes to.
         """
         running, is_async = self.running, self.config.async_scheduling
         num_scheduled_tokens = self.output.num_scheduled_tokens
@@ -192,9 +194,7 @@ class FastScheduler:
     def _samples_its_last_token(self, request: Request) -> bool:
         """Whether the latest step in flight samples the last token that `max_tokens` allows."""
         num_tokens = request.num_computed_tokens + 2 - request.num_output_placeholders
-        return (
-            self.config.stop_at_max_tokens_in_flight and num_tokens >= request.max_requested_tokens
-        )
+        return self.config.stop_at_max_tokens_in_flight and num_tokens >= request.max_num_tokens
 
     def _cap_long_prefill(self, num_new_tokens: int) -> int:
         threshold = self.long_prefill_token_threshold
@@ -213,15 +213,16 @@ class FastScheduler:
         return True
 
     def _choose_victim(self) -> Request:
-        """The last to be served: FCFS the last running; priority the first greatest (priority, arrival_time)."""
+        """The last to be served: FCFS the last; priority the first greatest (priority, arrival)."""
         if self.config.policy == "priority":
             return max(self.running, key=lambda request: request.rank[:2])
         return self.running[-1]
 
     def _preempt(self, victim: Request) -> None:
-        """Takes everything from a running request except its tokens, and puts it to the head of waiting.
+        """Takes everything from a running request but its tokens; it goes to the head of waiting.
 
-        Its blocks are free at once, also with steps in flight: those are void, and their output is stale.
+        Its blocks are free at once, also with steps in flight: those are void, and their output is
+        stale.
         """
         self._leave_running(victim)
         self._take_back(victim)
@@ -235,7 +236,7 @@ class FastScheduler:
         self.output.preempted_req_ids.append(victim.request_id)
 
     def _leave_running(self, victim: Request) -> None:
-        """Closes the gap in `running`; the cursor stays on the request it pointed at (dialects differ)."""
+        """Closes the gap in `running`; the cursor stays on its request (dialects differ)."""
         index = len(self.running) - 1
         if self.running[index] is not victim:
             index = self.running.index(victim)
@@ -250,7 +251,7 @@ class FastScheduler:
         return rule == "always"
 
     def _take_back(self, victim: Request) -> None:
-        """Removes a victim that this step has already scheduled from the step's output; restores the budget."""
+        """Removes a victim from the step's output, if it is there; the budget gets its tokens."""
         num_scheduled_tokens = self.output.num_scheduled_tokens.pop(victim.request_id, 0)
         if num_scheduled_tokens:
             self.token_budget += num_scheduled_tokens
@@ -260,25 +261,25 @@ class FastScheduler:
     def _grant_running(self, request: Request, num_new_tokens: int, num_new_blocks: int) -> None:
         """Schedules a running request, and tells the worker the new blocks only.
 
-        Publishes what earlier steps promised, but not this chunk: until pass 1 is over it may be taken back.
+        Publishes what earlier steps promised, but not this chunk: until pass 1 is over it may be
+        taken back.
         """
         num_computed_tokens = request.num_computed_tokens
         new_block_ids = self._grant(request, num_new_tokens, num_new_blocks, NO_HIT)
-        is_published = self.config.publish_at_grant
-        self.block_pool.cache_full_blocks(
-            request, request.num_computed_tokens if is_published else num_computed_tokens
-        )
+        self.block_pool.cache_full_blocks(request, num_computed_tokens)
+        if self.config.publish_at_grant:
+            self.block_pool.cache_full_blocks(request, request.num_computed_tokens)
         self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
             False, new_block_ids, num_computed_tokens
         )
 
-    # ---- pass 2: the head of the waiting queue -----------------------------------------------------------
+    # ---- pass 2: the head of the waiting queue ---------------------------------------------------
 
     def _schedule_waiting(self) -> None:
         """Pass 2: admits from the head of the waiting queue until a gate stops it.
 
-        A request that is not ready is set aside and put back; one that does not fit stops admission, so that small
-        requests never overtake a large one (head-of-line blocking).
+        A request that is not ready is set aside and put back; one that does not fit stops
+        admission, so that small requests never overtake a large one (head-of-line blocking).
         """
         if self.config.reserve_admitted_prefills:
             self.num_reserved_blocks = sum(map(self._num_missing_blocks, self.running))
@@ -292,7 +293,7 @@ class FastScheduler:
             self.waiting.prepend_request(request)
 
     def _admit_head(self) -> bool:
-        """Admits the head of the waiting queue if it fits; a refusal changes nothing, so it is looked up anew."""
+        """Admits the head of the waiting queue if it fits; a refusal changes nothing."""
         request = self.waiting.peek_request()
         hit = self.block_pool.find_longest_cache_hit(request)
         num_computed_tokens = len(hit.block_ids) * self.config.block_size
@@ -310,7 +311,7 @@ class FastScheduler:
         return len(self.running) < self.config.max_num_seqs
 
     def _is_ready(self, request: Request) -> bool:
-        """Gate: no voided step of the request is in flight; it would sample that step's token a second time."""
+        """Gate: no voided step of the request is in flight, whose token would be sampled twice."""
         return request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
 
     def _may_be_cut(self, num_new_tokens: int) -> bool:
@@ -318,7 +319,7 @@ class FastScheduler:
         return self.config.enable_chunked_prefill or num_new_tokens <= self.token_budget
 
     def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
-        """Gate: the first `num_tokens` (whole-sequence gate: all known tokens) fit in the free blocks."""
+        """Gate: the first `num_tokens` (whole-sequence gate: all) fit in the free blocks."""
         if self.config.scheduler_reserve_full_isl:
             num_tokens = request.num_tokens
         num_tokens = min(num_tokens, self.config.max_model_len)
@@ -337,7 +338,7 @@ class FastScheduler:
     def _admit(
         self, request: Request, num_computed_tokens: int, num_new_tokens: int, hit: CacheHit
     ) -> None:
-        """Moves the head of the queue to the tail of `running`, and tells the worker its whole block table."""
+        """Moves the head of the queue to the tail of `running`; the worker gets its whole table."""
         is_resumed = request.status == RequestStatus.PREEMPTED
         self.running.append(self.waiting.pop_request())
         request.status = RequestStatus.RUNNING
@@ -358,7 +359,7 @@ class FastScheduler:
                 request.prompt_token_ids, num_computed_tokens, list(request.block_ids)
             )
 
-    # ---- effects shared by both passes -------------------------------------------------------------------
+    # ---- effects shared by both passes -----------------------------------------------------------
 
     def _grant(
         self, request: Request, num_new_tokens: int, num_new_blocks: int, hit: CacheHit
@@ -371,7 +372,7 @@ class FastScheduler:
         return self.block_pool.allocate(request, num_new_blocks, hit)
 
     def _advance(self, request: Request, num_new_tokens: int) -> None:
-        """Counts what the step promises as computed, so that the next step can be planned at once."""
+        """Counts what is promised as computed, so that the next step can be planned at once."""
         request.num_computed_tokens += num_new_tokens
         request.num_in_flight_tokens += num_new_tokens
         if self.config.async_scheduling and (
@@ -386,7 +387,7 @@ class FastScheduler:
                 self.block_pool.cache_full_blocks(request, request.num_computed_tokens)
         self.granted.clear()
 
-    # ---- the end of a step -------------------------------------------------------------------------------
+    # ---- the end of a step -----------------------------------------------------------------------
 
     def _end_step(self) -> SchedulerOutput:
         """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
@@ -397,7 +398,7 @@ class FastScheduler:
         self.output = SchedulerOutput()
         return output
 
-    # ---- after the step ----------------------------------------------------------------------------------
+    # ---- after the step --------------------------------------------------------------------------
 
     def _settle(
         self, request: Request, num_scheduled_tokens: int, sampled_token_ids: list[int]
@@ -433,15 +434,17 @@ class FastScheduler:
         return EngineCoreOutput(request.request_id, new_token_ids, FINISH_REASON[status])
 
     def _fill_placeholders(self, request: Request, num_sampled_tokens: int) -> None:
-        """Counts tokens as known; what returned steps have computed of them may be found from now on."""
+        """Counts sampled tokens as known, so that their blocks can be published."""
         request.num_output_placeholders -= num_sampled_tokens
         num_tokens = request.num_computed_tokens - request.num_in_flight_tokens
         if num_tokens > request.decode_until:  # Else nothing new is full.
             self.block_pool.cache_full_blocks(request, num_tokens)
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
-        """Ends a request: its blocks return to the pool at once; it leaves its queue (`running`: at the next
-        `_close_gaps`, once for all that end together)."""
+        """Ends a request; its blocks return to the pool at once.
+
+        It leaves `running` later, in `_close_gaps`, once for all that end together.
+        """
         if request.status != RequestStatus.RUNNING:
             self.waiting.remove_request(request)
         request.status = status

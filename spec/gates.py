@@ -32,7 +32,9 @@ def _find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None
         return "token_budget"
     if len(after.running) >= config.max_num_seqs:
         return "max_num_seqs"
-    head = next((name for name in after.waiting if is_ready(config, seen.in_flight, name)), None)
+    # Another invariant objects to a name that no request has.
+    named = [name for name in after.waiting if name in after.requests]
+    head = next((name for name in named if is_ready(config, seen.in_flight, name)), None)
     if head is None:
         return "not_ready"
     request = after.requests[head]

@@ -405,11 +405,13 @@ def work_is_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[str
 @invariant(source="vllm/config/scheduler.py: scheduler_reserve_full_isl", on=(Schedule,))
 def admitted_sequences_fit(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Whoever is admitted finds its whole sequence in the free blocks, beside the watermark and what is reserved."""
-    admitted = seen.admitted
+    # Another invariant objects to a name that no request has.
+    admitted = [name for name in seen.admitted if name in seen.after.requests]
     if not admitted or not config.scheduler_reserve_full_isl or seen.preempted:
         return
     starts = seen.starts
-    running = [name for name in seen.after.running if name not in admitted]
+    known = [name for name in seen.after.running if name in seen.after.requests]
+    running = [name for name in known if name not in admitted]
     held = {block_id for name in running for block_id in seen.after.requests[name].block_ids}
     for name in admitted:
         request = seen.after.requests[name]

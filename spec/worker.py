@@ -186,10 +186,10 @@ class GhostWorker:
     def _faults_of_going_on(self, request_id: str, start: int) -> Iterator[str]:
         if request_id not in self.writers:
             yield f"{request_id} goes on after its preemption without being resumed"
-        elif start != self.num_computed_tokens[request_id]:
+        elif start != self.num_computed_tokens.get(request_id, 0):
             yield (
                 f"{request_id} is told to go on at token {start}, the worker has computed "
-                f"{self.num_computed_tokens[request_id]}"
+                f"{self.num_computed_tokens.get(request_id, 0)}"
             )
 
     # ---- the KV cache ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -115,19 +116,19 @@ class Driver(Model):
 # ---- walks ---------------------------------------------------------------------------------------
 
 SHAPES = (
-    NewRequest(request_id="", prompt_token_ids=(1, 1, 1, 1, 1), max_tokens=3),
-    NewRequest(request_id="", prompt_token_ids=(1, 1, 2), max_tokens=4, eos_token_id=1, priority=1),
-    NewRequest(request_id="", prompt_token_ids=(1, 1, 1, 1), max_tokens=2, priority=-1),
+    NewRequest(request_id="", prompt_token_ids=(1, 1, 1, 1, 1), max_tokens=5, priority=1),
+    NewRequest(request_id="", prompt_token_ids=(1, 1, 2), max_tokens=6, eos_token_id=3),
+    NewRequest(request_id="", prompt_token_ids=(1, 1, 1, 1), max_tokens=4, priority=-1),
 )
 """Prompts that share prefixes, fill blocks exactly, and outrank each other."""
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "max_num_batched_tokens": (3, 8),
-    "max_num_seqs": (1, 2, 3),
+    "max_num_batched_tokens": (5, 8),
+    "max_num_seqs": (2, 3, 4),
     "max_model_len": (7, 9),
-    "block_size": (1, 2),
-    "num_blocks": (5, 9),
-    "long_prefill_token_threshold": (0, 2),
+    "block_size": (1, 2, 3),
+    "num_blocks": (3, 5, 7),
+    "long_prefill_token_threshold": (0, 3),
     "policy": ("fcfs", "priority"),
     "num_watermark_blocks": (0, 1),
     "cursor_follows_victim": ("always", "scheduled", "never"),
@@ -169,32 +170,49 @@ def make_environment(config: SchedulerConfig, **changes: Any) -> Environment:
     """The small environment of the walks; three steps in flight if the configuration allows any."""
     fields: dict[str, Any] = {
         "shapes": SHAPES,
-        "max_live_requests": 3,
+        "max_live_requests": 4,
         "max_in_flight": 3 if config.async_scheduling else 1,
-        "sampled_token_ids": (1, 2),
+        "sampled_token_ids": (1, 2, 3),
     }
     return Environment(**{**fields, **changes})
 
 
-choices = st.lists(st.integers(0, 2**16), max_size=60)
-"""A walk: at each state, which of the enabled actions happens."""
+def make_driver_for_walks(
+    config: SchedulerConfig, make_scheduler: type[ReferenceScheduler] = ReferenceScheduler
+) -> Driver:
+    """A driver with the small environment of the walks."""
+    driver = Driver(config, make_scheduler=make_scheduler)
+    driver.environment = make_environment(config)
+    return driver
+
+
+def _make_choices(seed: int, length: int) -> list[int]:
+    rng = Random(seed)
+    return [rng.randrange(2**16) for _ in range(length)]
+
+
+choices = st.builds(_make_choices, st.integers(0, 2**32), st.integers(0, 80))
+"""A walk: at each state, which of the enabled actions happens. Random, since runs must get far."""
+
+
+WEIGHTS: dict[type, int] = {Schedule: 8, UpdateFromOutput: 6, AddRequest: 4, FinishRequests: 1}
+"""How likely each kind of action is in a walk, if it is enabled."""
 
 
 def walk(model: Model, walk_choices: list[int]) -> Iterator[Outcome]:
-    """Drives a model along a walk, stopping after each action; steps are likelier than aborts."""
+    """Drives a model along a walk, stopping after each action: a choice picks a kind, then one."""
     for choice in walk_choices:
         actions = model.enabled_actions()
-        steps = [action for action in actions if not isinstance(action, FinishRequests)]
-        menu = actions + steps * 4
+        kinds = {type(action) for action in actions}
+        menu = [kind for kind in WEIGHTS if kind in kinds for _ in range(WEIGHTS[kind])]
         if not menu:
             return
-        yield model.do(menu[choice % len(menu)])
+        kind = menu[choice % len(menu)]
+        of_kind = [action for action in actions if isinstance(action, kind)]
+        yield model.do(of_kind[choice // len(menu) % len(of_kind)])
 
 
 # ---- explorers -----------------------------------------------------------------------------------
-
-Successors = dict[Snapshot, frozenset[Snapshot]]
-"""For each reachable state, the states that are one action away."""
 
 
 def make_root(config: SchedulerConfig, environment: Environment) -> SpecModel:
@@ -203,50 +221,57 @@ def make_root(config: SchedulerConfig, environment: Environment) -> SpecModel:
     return SpecModel(environment, ReferenceScheduler(config))
 
 
-def explore(root: SpecModel) -> Successors:
-    """Visits every state by its canonical value."""
-    successors: Successors = {}
+def explore(root: SpecModel) -> dict[Snapshot, frozenset[Snapshot]]:
+    """Visits every state by its canonical value; returns for each the values one action away."""
+    successors: dict[Snapshot, frozenset[Snapshot]] = {}
     frontier = [freeze(root)]
     while frontier:
         value = frontier.pop()
-        if value in successors:
-            continue
-        successors[value] = frozenset(_next_values(thaw(root, value)))
-        frontier.extend(successors[value])
+        if value not in successors:
+            successors[value] = next_values(thaw(root, value))
+            frontier.extend(successors[value])
     return successors
 
 
-def _next_values(model: SpecModel) -> Iterator[Snapshot]:
+def next_values(model: SpecModel) -> frozenset[Snapshot]:
+    """The canonical values one action away."""
     saved = save(model)
+    values = set()
     for action in model.enabled_actions():
         model.do(action)
-        yield freeze(model)
+        values.add(freeze(model))
         rewind(model, saved)
+    return frozenset(values)
 
 
-def explore_with_names(root: SpecModel) -> Iterator[tuple[SpecModel, Successors]]:
-    """Visits every state with its real names, and yields it with the canonical values after it.
+def explore_with_names(root: SpecModel) -> Iterator[tuple[Snapshot, frozenset[Snapshot]]]:
+    """Visits every state with its real names; yields its canonical value, and those one action away.
 
-    Uses neither `thaw` nor `rewind`: a state is kept as a pickle, and known by all that it holds.
+    Uses neither `thaw` nor `rewind`: states are copied, and known by all that they hold.
     """
-    seen = {_spell_out(root)}
-    frontier = [pickle.dumps(root)]
+    seen = {spell_out(root)}
+    frontier = [root]
     while frontier:
-        pickled = frontier.pop()
-        model = pickle.loads(pickled)
-        images = set()
+        model = frontier.pop()
+        values = set()
         for action in model.enabled_actions():
-            after = pickle.loads(pickled)
+            after = copy_model(model)
             after.do(action)
-            images.add(freeze(after))
-            name = _spell_out(after)
+            values.add(freeze(after))
+            name = spell_out(after)
             if name not in seen:
                 seen.add(name)
-                frontier.append(pickle.dumps(after))
-        yield model, {freeze(model): frozenset(images)}
+                frontier.append(after)
+        yield freeze(model), frozenset(values)
 
 
-def _spell_out(model: SpecModel) -> str:
+def copy_model(model: SpecModel) -> SpecModel:
+    """A copy that shares nothing with the original."""
+    copy: SpecModel = pickle.loads(pickle.dumps(model))  # noqa: S301, made in this very line
+    return copy
+
+
+def spell_out(model: SpecModel) -> str:
     """Everything that a state holds, with the names that it happens to have."""
     scheduler, pool = model.scheduler, model.pool
     return repr(
@@ -255,8 +280,9 @@ def _spell_out(model: SpecModel) -> str:
             [request.request_id for request in scheduler.running],
             [request.request_id for request in scheduler.waiting.items],
             scheduler.finished_req_ids,
-            (pool.free_block_queue, pool.ref_cnt, pool.block_hash, pool.cached_blocks),
-            [(name, live.token_ids) for name, live in model.live.items()],
+            (pool.free_block_queue, pool.num_free_blocks, pool.new_block_ids),
+            (pool.ref_cnt, pool.block_hash, pool.cached_blocks),
+            model.live,
             model.in_flight,
         )
     )

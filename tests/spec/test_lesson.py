@@ -211,8 +211,7 @@ def test_exercise_3_d_before_c_is_done_three_steps_sooner() -> None:
 @given(configs(), choices)
 def test_remember_two_passes(config: SchedulerConfig, walk_choices: list[int]) -> None:
     """schedule() has two passes: running requests first, in order, then the waiting queue from its head."""
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         before = driver.running, driver.waiting
         if not driver.may_schedule():

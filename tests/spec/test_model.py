@@ -27,6 +27,7 @@ from tests.spec.support import (
     choices,
     configs,
     make_config,
+    make_driver_for_walks,
     make_environment,
     make_request,
     walk,
@@ -129,8 +130,7 @@ def test_a_model_without_environment_has_no_menu() -> None:
 @given(configs(), choices)
 def test_books_agree_with_the_scheduler(config: SchedulerConfig, walk_choices: list[int]) -> None:
     """Who is alive with which tokens, as the clients know it, is what the scheduler holds."""
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         known = {name: request.token_ids for name, request in driver.scheduler.requests.items()}
         assert known == {name: live.token_ids for name, live in driver.live.items()}
@@ -141,8 +141,7 @@ def test_books_agree_with_the_scheduler(config: SchedulerConfig, walk_choices: l
 @given(configs(), choices)
 def test_steps_in_flight_add_up(config: SchedulerConfig, walk_choices: list[int]) -> None:
     """A request's tokens in flight are those of the steps in flight, and the stale ones those of voided parts."""
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         for name, request in driver.scheduler.requests.items():
             parts = [
@@ -164,8 +163,7 @@ def test_a_placeholder_is_a_token_being_sampled(
     """
     if not (config.async_scheduling and config.wait_for_stale_output):
         return
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         for name, request in driver.scheduler.requests.items():
             num_samples = sum(
@@ -287,8 +285,7 @@ def test_every_dialect_runs(name: str, walk_choices: list[int]) -> None:
     config = make_config(
         async_scheduling=True, num_blocks=4, enable_prefix_caching=True, policy="priority", **DIALECTS[name]
     )
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         held = sum(driver.scheduler.observe().ref_cnt.values()) > 0
         assert held == any(request.num_blocks > 0 for request in driver.scheduler.running)

@@ -20,6 +20,7 @@ from tests.spec.support import (
     choices,
     configs,
     make_config,
+    make_driver_for_walks,
     make_environment,
     make_request,
     walk,
@@ -71,8 +72,7 @@ def test_output_is_consistent(config: SchedulerConfig, walk_choices: list[int]) 
 
     What a step takes from the two budgets is what it hands out, also after taking back.
     """
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         if not driver.may_schedule():
             continue
@@ -263,8 +263,7 @@ def test_what_was_handed_out_never_changes(
     config: SchedulerConfig, walk_choices: list[int]
 ) -> None:
     """Observations and outputs stay as they were when they were made, whatever happens later."""
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     kept = []
     for _ in walk(driver, walk_choices[:20]):
         for thing in (driver.scheduler.observe(), [step.output for step in driver.in_flight]):

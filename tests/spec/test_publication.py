@@ -10,6 +10,7 @@ from tests.spec.support import (
     choices,
     configs,
     make_config,
+    make_driver_for_walks,
     make_environment,
     make_request,
     walk,
@@ -126,8 +127,7 @@ def test_published_blocks_hold_known_tokens_of_granted_steps(
     config: SchedulerConfig, walk_choices: list[int]
 ) -> None:
     """Fact 22: in any run, a block is published within min(computed, known) tokens of a holder."""
-    driver = Driver(config)
-    driver.environment = make_environment(config)
+    driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         contents = driver.scheduler.observe().block_contents or {}
         for request in driver.scheduler.running:

@@ -1,0 +1,329 @@
+"""The command line. Each command finds its input, lets `checkers.commands` work, and prints one report.
+
+Nothing heavy is imported before a command runs, so that `schedcheck --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from checkers.errors import HarnessError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from checkers.configs import Setting
+    from checkers.engines import Engine
+    from checkers.progress import Progress
+    from checkers.report import Check
+
+EPILOG = "Exit codes: 0 holds, 1 finding, 2 usage or a fault of schedcheck, 3 undetermined (a budget ended first)."
+
+
+class _Group(click.Group):
+    """Reports our own faults as one sentence, and every unusable command line with exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HarnessError as error:
+            click.echo(f"schedcheck: {error}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="schedcheck")
+def main() -> None:
+    """Checks the scheduler of an LLM engine against an executable specification of one scheduling step.
+
+    An ENGINE is `fast` (our own), `spec` (the specification itself), or module:attribute: any callable that builds
+    a scheduler from a SchedulerConfig.
+    """
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+FORMAT = click.option(
+    "--format", "form", type=click.Choice(["text", "json", "junit"]), default="text", help="How to print the report."
+)
+OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("counterexamples"),
+    show_default=True,
+    help="Where counterexamples are written.",
+)
+ENGINE_TIME = click.option(
+    "--engine-timeout",
+    type=click.FloatRange(min=0.05),
+    default=10.0,
+    show_default=True,
+    help="Seconds after which a call of the engine is a hang.",
+)
+CONFIG = click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    help="A named setting (`schedcheck list settings`), or a .toml or .json file; may be repeated.",
+)
+CHANGE = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Changes a field of the scheduler or its environment in every setting; may be repeated.",
+)
+CLAIM = click.option(
+    "--claim", "claims", multiple=True, help="Also checks an invariant that does not hold everywhere."
+)
+TIME = click.option(
+    "--time-budget", type=click.FloatRange(min=0), default=0.0, help="Seconds after which to stop; 0 is no limit."
+)
+SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+WALKS = click.option("--walks", type=click.IntRange(min=1), default=200, show_default=True, help="Walks per setting.")
+LENGTH = click.option("--length", type=click.IntRange(min=1), default=150, show_default=True, help="Actions in a walk.")
+
+
+@main.command()
+@click.argument("engine", default="fast")
+@click.option(
+    "--recordings",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Recorded runs of a real engine, files or folders: held against the spec, and the engine led along them.",
+)
+@_options(SEED, WALKS, ENGINE_TIME, OUT, FORMAT)
+def verify(
+    engine: str,
+    recordings: tuple[Path, ...],
+    seed: int,
+    walks: int,
+    engine_timeout: float,
+    out: Path,
+    form: str,
+) -> NoReturn:
+    """The main job: explores the spec, walks and leads ENGINE beside it, and validates recorded runs."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers import commands
+        from checkers.engines import load_engine
+        from checkers.explore import Budget
+        from checkers.search import Plan
+
+        tested = load_engine(engine, engine_timeout)
+        used = _settings((), "verify")
+        for setting in used:
+            if "explore" in setting.used_by:
+                yield commands.explore(load_engine("spec"), setting, Budget(), progress, out)
+        if not tested.is_spec:
+            tiny = _settings(("tiny",), "verify")[0]
+            yield commands.explore(tested, tiny, Budget(), progress, out)
+        walked = [setting for setting in used if "search" in setting.used_by]
+        yield commands.walk(tested, walked, Plan(num_walks=walks, seed=seed), progress, out)
+        if recordings:
+            yield from _check_recordings(tested, recordings, progress, out)
+
+    scope = "the spec is explored in small settings only, and walks are samples"
+    if not recordings:
+        scope += "; no recordings were given (--recordings)"
+    _report("verify", checks, form, scope)
+
+
+def _check_recordings(
+    engine: Engine, recordings: tuple[Path, ...], progress: Progress, out: Path
+) -> Iterator[Check]:
+    from checkers import commands_recordings
+
+    for path in commands_recordings.find_recordings(recordings):
+        yield commands_recordings.validate_recording(path, progress)
+        yield commands_recordings.lockstep_recording(engine, path, progress, out)
+
+
+@main.command()
+@click.option("--engine", default="spec", show_default=True, help="What is explored.")
+@click.option("--max-states", type=click.IntRange(min=0), default=0, help="Unique states after which to stop (spec only).")
+@_options(CONFIG, CHANGE, CLAIM, TIME, ENGINE_TIME, OUT, FORMAT)
+def explore(
+    engine: str,
+    max_states: int,
+    configs: tuple[str, ...],
+    changes: tuple[str, ...],
+    claims: tuple[str, ...],
+    time_budget: float,
+    engine_timeout: float,
+    out: Path,
+    form: str,
+) -> NoReturn:
+    """Breadth-first exploration: every state, every transition; the first breach found is a shortest one."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers import commands
+        from checkers.engines import load_engine
+        from checkers.explore import Budget
+
+        tested = load_engine(engine, engine_timeout)
+        for setting in _settings(configs, "explore", changes, claims):
+            budget = Budget(seconds=time_budget, states=max_states)
+            yield commands.explore(tested, setting, budget, progress, out)
+
+    _report("explore", checks, form, "complete for these settings only")
+
+
+@main.command()
+@click.option("--engine", default="fast", show_default=True, help="What is walked.")
+@_options(CONFIG, CHANGE, CLAIM, SEED, WALKS, LENGTH, TIME, ENGINE_TIME, OUT, FORMAT)
+def search(
+    engine: str,
+    configs: tuple[str, ...],
+    changes: tuple[str, ...],
+    claims: tuple[str, ...],
+    seed: int,
+    walks: int,
+    length: int,
+    time_budget: float,
+    engine_timeout: float,
+    out: Path,
+    form: str,
+) -> NoReturn:
+    """Weighted random walks in lockstep with the spec; a failing one is shrunk to a shortest run."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers import commands
+        from checkers.engines import load_engine
+        from checkers.search import Plan
+
+        plan = Plan(num_walks=walks, length=length, seed=seed, seconds=time_budget)
+        settings = _settings(configs, "search", changes, claims)
+        yield commands.walk(load_engine(engine, engine_timeout), settings, plan, progress, out)
+
+    _report("search", checks, form, "walks are samples: they show presence of faults, not absence")
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--engine", default="fast", show_default=True, help="What is led along.")
+@_options(ENGINE_TIME, OUT, FORMAT)
+def lockstep(runs: tuple[Path, ...], engine: str, engine_timeout: float, out: Path, form: str) -> NoReturn:
+    """Leads an engine, beside the spec, through the actions of recorded RUNS or counterexamples."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers import commands_recordings
+        from checkers.engines import load_engine
+
+        tested = load_engine(engine, engine_timeout)
+        for path in commands_recordings.find_recordings(runs):
+            yield commands_recordings.lockstep_recording(tested, path, progress, out)
+
+    _report("lockstep", checks, form, "for these runs only")
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--exact-ids", is_flag=True, help="Compares block ids and the free queue's order by number, too.")
+@click.option("--dialect", help="Overrides the dialect that the file's engine and version name.")
+@FORMAT
+def validate(runs: tuple[Path, ...], exact_ids: bool, dialect: str | None, form: str) -> NoReturn:
+    """Holds recorded RUNS of a real engine (files or folders) against the spec."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers import commands_recordings
+
+        for path in commands_recordings.find_recordings(runs):
+            yield commands_recordings.validate_recording(
+                path, progress, dialect=dialect, exact_ids=exact_ids
+            )
+
+    _report("validate", checks, form, "for these runs only")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--engine", help="Another engine than the one that the file names.")
+@_options(ENGINE_TIME, FORMAT)
+def replay(file: Path, engine: str | None, engine_timeout: float, form: str) -> NoReturn:
+    """Runs the counterexample in FILE again; exit code 1 if a rule still breaks."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers import commands
+        from checkers.engines import load_engine
+
+        tested = None if engine is None else load_engine(engine, engine_timeout)
+        yield commands.replay(file, tested)
+
+    _report("replay", checks, form, "for this run only")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@FORMAT
+def show(file: Path, form: str) -> None:
+    """Shows the counterexample in FILE as a table, without running anything."""
+    from checkers import commands
+    from checkers.report import render_check
+
+    render_check(commands.show(file), form, _console())
+
+
+@main.command("list")
+@click.argument("what", type=click.Choice(["settings", "invariants", "witnesses", "engines", "dialects"]))
+def list_(what: str) -> None:
+    """Lists what there is: names and what they stand for."""
+    from checkers import commands
+
+    console = _console()
+    for name, text in commands.list_everything(what):
+        console.print(f"{name:<36} {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _settings(
+    configs: tuple[str, ...],
+    command: str,
+    changes: tuple[str, ...] = (),
+    claims: tuple[str, ...] = (),
+) -> list[Setting]:
+    """The settings that are asked for, or else those that a command uses."""
+    from checkers.configs import change_setting, load_setting, load_settings
+
+    if configs:
+        settings = [load_setting(config) for config in configs]
+    else:
+        settings = [s for s in load_settings().values() if command in s.used_by]
+    return [change_setting(setting, changes, claims) for setting in settings]
+
+
+def _report(
+    command: str, checks: Callable[[Progress], Iterator[Check]], form: str, scope: str
+) -> NoReturn:
+    """Runs the checks one by one, prints each as soon as it is known, and exits with the worst verdict."""
+    from rich.console import Console
+
+    from checkers.progress import Progress
+    from checkers.report import Reporter
+
+    reporter = Reporter(command, form, scope, _console(), time.monotonic())
+    with Progress(Console(stderr=True)) as progress:
+        try:
+            for check in checks(progress):
+                reporter.add(check)
+        except KeyboardInterrupt:
+            reporter.interrupt()
+    sys.exit(reporter.finish())
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(soft_wrap=True)

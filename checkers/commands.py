@@ -1,0 +1,326 @@
+"""The verbs of the command line, each of which returns what it has to say; printing is left to `checkers.report`.
+
+Entry points: one function per command. They import nothing of an engine: it is found by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+from checkers.configs import Setting, load_settings
+from checkers.counterexample import Counterexample, make_steps, read, rerun, write
+from checkers.engines import Engine
+from checkers.errors import HarnessError
+from checkers.explore import Budget, Exploration, Explorer
+from checkers.explore_engine import EngineExploration, EngineExplorer
+from checkers.progress import Progress
+from checkers.report import Check, Verdict
+from checkers.search import Plan, Search, make_rules, search
+from checkers.trial import Rules, Trial, run_trial
+from spec.registry import INVARIANTS, WITNESSES
+
+
+def explore(
+    engine: Engine,
+    setting: Setting,
+    budget: Budget,
+    progress: Progress,
+    out: Path | None,
+) -> Check:
+    """Explores a setting breadth first: the specification itself, or an engine led along its states."""
+    if engine.is_spec:
+        return _explore_spec(engine, setting, budget, progress, out)
+    return _explore_engine(engine, setting, budget, progress, out)
+
+
+def _explore_spec(
+    engine: Engine, setting: Setting, budget: Budget, progress: Progress, out: Path | None
+) -> Check:
+    title = f"explore  spec  {setting.name}  {describe_setting(setting)}"
+    explorer = Explorer(setting)
+
+    def on_level(found: Exploration, width: int) -> None:
+        progress.say(
+            f"explore {setting.name}: depth {found.depth}, {len(explorer.parents):,} states, {width:,} on this level"
+        )
+
+    found = explorer.run(budget, on_level)
+    example = None
+    if found.breaches:
+        trial = run_trial(make_rules(engine, setting), engine, found.actions)
+        _expect_same_breach(found.breaches[0].name, trial)
+        example = _make_counterexample(engine, setting, trial, "explore")
+    rate = found.num_unique / found.cpu_s if found.cpu_s else 0.0
+    return Check(
+        title=title,
+        verdict=found.verdict,
+        lines=(
+            make_line("states", _describe_states(found)),
+            make_line("always", _describe_invariants(len(found.invariants), found.verdict, bool(found.breaches))),
+            make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
+            make_line("rate", f"{rate:,.0f} states per CPU second, all of their transitions judged"),
+        ),
+        facts={**_facts(found), "states_per_cpu_s": round(rate), "invariants": found.invariants},
+        findings=_findings(found.is_complete, setting, found.witnesses, found.num_unique),
+        counterexample=example,
+        path=_write(example, out),
+    )
+
+
+def _explore_engine(
+    engine: Engine, setting: Setting, budget: Budget, progress: Progress, out: Path | None
+) -> Check:
+    title = f"explore  {engine.name}  {setting.name}  {describe_setting(setting)}"
+    rules = make_rules(engine, setting)
+    explorer = EngineExplorer(rules, engine, setting.environment)
+
+    def on_level(found: EngineExploration, width: int) -> None:
+        progress.say(
+            f"explore {setting.name} with {engine.name}: depth {found.depth}, {len(explorer.known):,} states"
+        )
+
+    found = explorer.run(seconds=budget.seconds, on_level=on_level)
+    example = None
+    if found.failing:
+        trial = run_trial(rules, engine, found.failing, explain=True)
+        _expect_same_breach(None, trial)
+        example = _make_counterexample(engine, setting, trial, "explore")
+    findings = _findings(found.is_complete, setting, found.witnesses, found.num_unique)
+    verdict: Verdict = "holds" if found.is_complete else "undetermined"
+    if example is not None or findings:
+        verdict = "violated"
+    return Check(
+        title=title,
+        verdict=verdict,
+        lines=(
+            make_line("states", _describe_states(found)),
+            make_line("lockstep", "every action of every state of the spec, along one shortest path to it"),
+            make_line("always", _describe_invariants(len(rules.invariants), verdict, example is not None)),
+            make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
+        ),
+        facts=_facts(found),
+        findings=findings,
+        counterexample=example,
+        path=_write(example, out),
+    )
+
+
+def walk(
+    engine: Engine, settings: list[Setting], plan: Plan, progress: Progress, out: Path | None
+) -> Check:
+    """Walks at random through settings, in lockstep with the specification."""
+
+    def on_walk(found: Search) -> None:
+        progress.say(
+            f"search {engine.name}: {found.num_walks:,} of {plan.num_walks * len(settings):,} walks, "
+            f"{found.num_engine_steps:,} engine steps"
+        )
+
+    found = search(engine, settings, plan, on_walk)
+    rate = found.num_engine_steps / found.cpu_s if found.cpu_s else 0.0
+    example = found.counterexample
+    lines = [
+        make_line(
+            "walks",
+            f"{found.num_walks:,} of up to {plan.length} actions over {len(settings)} settings, "
+            f"{found.num_engine_steps:,} engine steps, {rate:,.0f} per CPU second",
+        ),
+        make_line("lockstep", "no; this is the spec itself" if engine.is_spec else "after every action"),
+        make_line(
+            "always",
+            f"{len(found.invariants)} invariants on {found.num_judged_walks:,} of the walks",
+        ),
+        make_line("sometimes", _describe_witnesses(found.witnesses, ())),
+    ]
+    if found.unobserved:
+        lines.append(make_line("unseen", f"the engine does not show {', '.join(sorted(found.unobserved))}"))
+    if found.interrupted_by:
+        lines.append(make_line("ended by", found.interrupted_by))
+    return Check(
+        title=f"search  {engine.name}  {' '.join(found.settings)}  seed={plan.seed}",
+        verdict=found.verdict,
+        lines=tuple(lines),
+        facts={
+            "settings": found.settings,
+            "seed": plan.seed,
+            "num_walks": found.num_walks,
+            "num_judged_walks": found.num_judged_walks,
+            "num_actions": found.num_actions,
+            "num_engine_steps": found.num_engine_steps,
+            "engine_steps_per_cpu_s": round(rate),
+            "witnesses": dict(found.witnesses),
+            "unobserved": sorted(found.unobserved),
+            "interrupted_by": found.interrupted_by,
+        },
+        counterexample=example,
+        path=_write(example, out),
+    )
+
+
+def replay(path: Path, engine: Engine | None) -> Check:
+    """Runs a counterexample again, on the engine that it names or on another."""
+    from checkers.engines import load_engine
+
+    found = read(path)
+    engine = engine or load_engine(found.engine)
+    trial, again = rerun(found, engine)
+    title = f"replay  {engine.name}  {path}"
+    if again is None:
+        lines = (
+            make_line("actions", f"{len(trial.steps)} of {len(found.steps)} happened"),
+            make_line("outcome", f"{found.breach.name} holds on this run"),
+        )
+        return Check(title=title, verdict="holds", lines=lines, facts={"reproduced": False})
+    is_same = again.breach.name == found.breach.name
+    outcome = "fails as in the file" if is_same else f"fails otherwise than in the file ({found.breach.name})"
+    if engine.name == found.engine:
+        from checkers.counterexample import dumps
+
+        is_exact = dumps(again) == path.read_text()
+        outcome += ", byte for byte" if is_exact else ", not byte for byte: the engine or the file has changed"
+    return Check(
+        title=title,
+        verdict="violated",
+        lines=(make_line("outcome", outcome),),
+        facts={"reproduced": is_same},
+        counterexample=again,
+        path=path,
+    )
+
+
+def show(path: Path) -> Check:
+    """Shows a counterexample without running anything."""
+    found = read(path)
+    lines = (
+        make_line("found by", f"{found.found_by} on {found.engine}, setting {found.setting}, seed {found.seed}"),
+        make_line("dialect", found.dialect),
+    )
+    return Check(
+        title=f"show  {path}", verdict="violated", lines=lines, counterexample=found, path=path
+    )
+
+
+def list_everything(what: str) -> Iterator[tuple[str, str]]:
+    """Yields names and what they stand for: settings, invariants, witnesses, engines or dialects."""
+    from checkers.engines import ENGINES
+    from spec.dialects import DIALECTS
+
+    if what == "settings":
+        for name, setting in load_settings().items():
+            yield name, f"{setting.about} ({', '.join(setting.used_by) or 'on request'})"
+    elif what == "invariants":
+        for name, rule in INVARIANTS.items():
+            yield name, rule.rule + (" (a claim: only where asked for)" if rule.is_claim else "")
+    elif what == "witnesses":
+        for name, witness in WITNESSES.items():
+            yield name, witness.rule
+    elif what == "engines":
+        yield from ENGINES.items()
+        yield "module:attribute", "any callable that builds a scheduler from a SchedulerConfig"
+    else:
+        for name, fields in DIALECTS.items():
+            yield name, ", ".join(f"{k}={v}" for k, v in fields.items()) or "the defaults"
+
+
+# ---- shared ----------------------------------------------------------------------------------------------
+
+
+def describe_setting(setting: Setting) -> str:
+    """The bounds that matter, as `name=value`."""
+    config = setting.scheduler
+    parts = [
+        f"{name}={getattr(config, name)}"
+        for name in ("block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens")
+    ]
+    parts += [f"policy={config.policy}"] if config.policy != "fcfs" else []
+    parts += [f"max_in_flight={setting.environment.max_in_flight}"] if config.async_scheduling else []
+    return " ".join(parts)
+
+
+def _make_counterexample(
+    engine: Engine, setting: Setting, trial: Trial, command: str
+) -> Counterexample:
+    """A run found breadth first, which nothing needs to shrink."""
+    rules: Rules = make_rules(engine, setting)
+    return Counterexample(
+        setting=setting.name,
+        dialect=setting.dialect,
+        engine=engine.name,
+        found_by=command,
+        seed=None,
+        num_actions_found=len(trial.steps),
+        is_shortest=True,
+        config=setting.scheduler,
+        max_in_flight=rules.max_in_flight,
+        lockstep=rules.lockstep,
+        claims=setting.claims,
+        breaches=tuple(trial.breaches),
+        steps=make_steps(trial),
+    )
+
+
+def _expect_same_breach(name: str | None, trial: Trial) -> None:
+    """An explorer's finding that a plain run does not show would be our own fault."""
+    if not trial.breaches or (name is not None and name not in {b.name for b in trial.breaches}):
+        raise HarnessError(
+            f"the exploration found {name or 'a breach'}, a plain run of the same actions does not; "
+            "please report this: it is a fault of schedcheck, or an engine that is not deterministic"
+        )
+
+
+def _write(found: Counterexample | None, out: Path | None) -> Path | None:
+    return None if found is None or out is None else write(found, out)
+
+
+def make_line(name: str, text: str) -> str:
+    """A line of a check: what it is about, then the text."""
+    return f"{name:<11} {text}"
+
+
+def _describe_states(found: Exploration | EngineExploration) -> str:
+    text = f"{found.num_generated:,} generated, {found.num_unique:,} unique, depth {found.depth}, "
+    return text + ("complete" if found.is_complete else f"not complete: {found.interrupted_by or 'a rule broke'}")
+
+
+def _describe_invariants(count: int, verdict: Verdict, is_broken: bool) -> str:
+    if is_broken:
+        return f"{count} invariants, one broke"
+    return f"{count} of {count} invariants hold" + (" so far" if verdict == "undetermined" else "")
+
+
+def _describe_witnesses(seen: Counter[str], wanted: Iterable[str]) -> str:
+    wanted = tuple(wanted)
+    counts = " · ".join(f"{name} {seen[name]:,}" for name in WITNESSES if seen[name])
+    if not wanted:
+        return counts or "nothing of note"
+    return f"{sum(seen[name] > 0 for name in wanted)} of {len(wanted)} wanted were reached: {counts}"
+
+
+def _findings(
+    is_complete: bool, setting: Setting, witnesses: Counter[str], num_unique: int
+) -> tuple[str, ...]:
+    if not is_complete:
+        return ()
+    missing = [name for name in setting.witnesses if not witnesses[name]]
+    findings = [f"witness {name} was never reached: {WITNESSES[name].rule}" for name in missing]
+    if setting.num_states not in {None, num_unique}:
+        findings.append(f"{num_unique:,} states were found, the setting says {setting.num_states:,}")
+    return tuple(findings)
+
+
+def _facts(found: Exploration | EngineExploration) -> dict[str, object]:
+    return {
+        "num_generated": found.num_generated,
+        "num_unique": found.num_unique,
+        "depth": found.depth,
+        "is_complete": found.is_complete,
+        "interrupted_by": found.interrupted_by,
+        "num_by_action": dict(found.num_by_action),
+        "witnesses": dict(found.witnesses),
+        "cpu_s": round(found.cpu_s, 3),
+    }
+
+

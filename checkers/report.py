@@ -1,0 +1,266 @@
+"""What a command has to say: one report, rendered as text, JSON or JUnit XML.
+
+Entry points: `Report` and `Reporter`. Text goes to a terminal or a file; colour only to a terminal. The same renderer
+serves the command line and pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+from attrs import field, frozen
+from rich.console import Console
+from rich.markup import escape
+
+from checkers.counterexample import Counterexample
+from checkers.table import describe_breach, table_of
+
+Verdict = Literal["holds", "violated", "undetermined"]
+
+EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
+"""2 is for usage and for faults of the harness, which are no verdicts."""
+
+
+@frozen(kw_only=True)
+class Check:
+    """One thing that was checked: a line that says what, then lines that say how much was looked at."""
+
+    title: str
+    """The verb, the subject and the setting."""
+    verdict: Verdict
+    lines: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(factory=dict)
+    """The same for machines."""
+    findings: tuple[str, ...] = ()
+    """What is wrong beside a counterexample: an unreached witness, another number of states."""
+    counterexample: Counterexample | None = None
+    path: Path | None = None
+    """Where the counterexample was written."""
+    explanation: str = ""
+    """Text that stands at the end, in full."""
+
+
+@frozen(kw_only=True)
+class Report:
+    """All that a command has to say."""
+
+    command: str
+    checks: tuple[Check, ...]
+    seconds: float
+    scope: str
+    """What the verdict holds for, and what it does not mean."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the checks: a finding outweighs what is undetermined."""
+        verdicts = {check.verdict for check in self.checks}
+        if "violated" in verdicts:
+            return "violated"
+        return "undetermined" if "undetermined" in verdicts or not verdicts else "holds"
+
+    @property
+    def exit_code(self) -> int:
+        """0 holds, 1 finding, 3 undetermined."""
+        return EXIT_CODES[self.verdict]
+
+
+class Reporter:
+    """Prints what a command has to say: text as it comes, JSON and JUnit at the end."""
+
+    def __init__(self, command: str, form: str, scope: str, console: Console, started: float) -> None:
+        self.command = command
+        self.form = form
+        self.scope = scope
+        self.console = console
+        self.started = started
+        """On the monotonic clock."""
+        self.checks: list[Check] = []
+        self.is_interrupted = False
+
+    def add(self, check: Check) -> None:
+        """Takes what a check has found."""
+        self.checks.append(check)
+        if self.form == "text":
+            print_check(check, self.console)
+
+    def interrupt(self) -> None:
+        """Ctrl-C came between two checks: what is missing is undetermined."""
+        self.is_interrupted = True
+
+    def finish(self) -> int:
+        """Ends the report; returns the exit code."""
+        checks = tuple(self.checks)
+        if self.is_interrupted:
+            rest = Check(title=f"{self.command}  the rest", verdict="undetermined", lines=("Ctrl-C",))
+            checks = (*checks, rest)
+        report = Report(
+            command=self.command,
+            checks=checks,
+            seconds=time.monotonic() - self.started,
+            scope=self.scope,
+        )
+        if self.form == "json":
+            self.console.out(to_json(report), highlight=False)
+        elif self.form == "junit":
+            self.console.out(to_junit(report), highlight=False)
+        else:
+            _print(self.console, _closing_line(report))
+            for check in report.checks:
+                print_findings(check, self.console)
+        return report.exit_code
+
+
+def render_check(check: Check, form: str, console: Console) -> None:
+    """Prints one check that is no verdict of now: a file that is shown."""
+    if form == "text":
+        print_check(check, console)
+        print_findings(check, console)
+    else:
+        report = Report(command="show", checks=(check,), seconds=0.0, scope="shown, not run")
+        text = to_json(report) if form == "json" else to_junit(report)
+        console.out(text, highlight=False)
+
+
+# ---- text ------------------------------------------------------------------------------------------------
+
+
+def print_check(check: Check, console: Console) -> None:
+    """Prints what was looked at."""
+    _print(console, f"[bold]{escape(check.title)}[/bold]")
+    for line in check.lines:
+        _print(console, f"  {escape(line)}")
+    for finding in check.findings:
+        _print(console, f"  [red]{escape(finding)}[/red]")
+
+
+def print_findings(check: Check, console: Console) -> None:
+    """Prints what is wrong, in full."""
+    if check.counterexample is not None:
+        _print(console, "")
+        _print_counterexample(check.counterexample, check.path, console)
+    if check.explanation:
+        _print(console, "")
+        _print(console, escape(check.explanation))
+
+
+def _closing_line(report: Report) -> str:
+    seconds = f"{report.seconds:.1f} s"
+    if report.verdict == "holds":
+        return f"[green]ok[/green] in {seconds}; {escape(report.scope)}"
+    if report.verdict == "undetermined":
+        titles = [check.title for check in report.checks if check.verdict == "undetermined"]
+        return f"[yellow]undetermined[/yellow] after {seconds}; ended early: {escape('; '.join(titles))}"
+    num_bad = sum(check.verdict == "violated" for check in report.checks)
+    return f"[red]violated[/red] in {seconds}: {num_bad} of {len(report.checks)} checks found something"
+
+
+def _print_counterexample(found: Counterexample, path: Path | None, console: Console) -> None:
+    breach = found.breach
+    _print(console, f"[bold red]error\\[{breach.name}][/bold red]: {escape(breach.rule)}")
+    where = found.setting if path is None else str(path)
+    _print(console, f"  --> {escape(where)} ({escape(describe_size(found))})")
+    for line in table_of(found.steps, found.config.num_blocks):
+        _print(console, f"  {escape(line)}")
+    for line in describe_breach(found.breaches):
+        _print(console, f"  {escape(line)}")
+    if path is not None:
+        _print(console, f"  replay  schedcheck replay {escape(str(path))}")
+
+
+def describe_size(found: Counterexample) -> str:
+    """How long a run is, and how it came to be so short."""
+    count = len(found.steps)
+    text = f"{count} action" if count == 1 else f"{count} actions"
+    if found.num_actions_found > count:
+        text += f", shrunk from {found.num_actions_found}"
+    return text + (", none is shorter" if found.is_shortest else "")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+# ---- for machines ----------------------------------------------------------------------------------------
+
+
+def to_json(report: Report) -> str:
+    """One JSON document."""
+    document = {
+        "schema": "schedcheck.report/1",
+        "command": report.command,
+        "verdict": report.verdict,
+        "exit_code": report.exit_code,
+        "seconds": round(report.seconds, 3),
+        "scope": report.scope,
+        "checks": [_check_to_dict(check) for check in report.checks],
+    }
+    return json.dumps(document, indent=1)
+
+
+def _check_to_dict(check: Check) -> dict[str, Any]:
+    found = check.counterexample
+    return {
+        "title": check.title,
+        "verdict": check.verdict,
+        "facts": check.facts,
+        "findings": list(check.findings),
+        "explanation": check.explanation,
+        "counterexample": None
+        if found is None
+        else {
+            "path": None if check.path is None else str(check.path),
+            "num_actions": len(found.steps),
+            "is_shortest": found.is_shortest,
+            "breaches": [
+                {"name": b.name, "rule": b.rule, "kind": b.kind, "evidence": list(b.evidence)}
+                for b in found.breaches
+            ],
+        },
+    }
+
+
+def to_junit(report: Report) -> str:
+    """JUnit XML: a test case per check; what is undetermined is an error, never a pass."""
+    checks = report.checks
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"schedcheck {report.command}",
+        tests=str(len(checks)),
+        failures=str(sum(check.verdict == "violated" for check in checks)),
+        errors=str(sum(check.verdict == "undetermined" for check in checks)),
+        time=f"{report.seconds:.3f}",
+    )
+    for check in checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"schedcheck.{report.command}", name=check.title
+        )
+        if check.verdict != "holds":
+            kind = "failure" if check.verdict == "violated" else "error"
+            lines = list(text_of(check))
+            message = lines[0] if lines else f"{check.title} is undetermined"
+            ElementTree.SubElement(case, kind, message=_plain(message)).text = _plain("\n".join(lines))
+        ElementTree.SubElement(case, "system-out").text = _plain("\n".join(check.lines))
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode")
+
+
+def text_of(check: Check) -> Iterable[str]:
+    """What is wrong with a check, as plain lines."""
+    found = check.counterexample
+    if found is not None:
+        yield f"{found.breach.name}: {found.breach.rule}"
+        yield from table_of(found.steps, found.config.num_blocks)
+        yield from describe_breach(found.breaches)
+    yield from check.findings
+    if check.explanation:
+        yield check.explanation
+
+
+def _plain(text: str) -> str:
+    """XML 1.0 knows no control characters."""
+    return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)
