@@ -1,6 +1,7 @@
-"""The verbs of the command line, each of which returns what it has to say; printing is left to `checkers.report`.
+"""The verbs of the command line, each of which returns what it has to say.
 
 Entry points: one function per command. They import nothing of an engine: it is found by name.
+Printing is left to `checkers.report`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-
 from checkers.configs import Setting, load_settings
-from checkers.counterexample import Counterexample, make_steps, read, rerun, write
-from checkers.engines import Engine
+from checkers.counterexample import Counterexample, dumps, make_steps, read, rerun, write
+from checkers.engines import ENGINES, Engine, load_engine
 from checkers.errors import HarnessError
 from checkers.explore import Budget, Exploration, Explorer
 from checkers.explore_engine import EngineExploration, EngineExplorer
@@ -20,6 +20,7 @@ from checkers.progress import Progress
 from checkers.report import Check, Verdict
 from checkers.search import Plan, Search, make_rules, search
 from checkers.trial import Rules, Trial, run_trial
+from spec.dialects import DIALECTS
 from spec.registry import INVARIANTS, WITNESSES
 
 
@@ -30,7 +31,7 @@ def explore(
     progress: Progress,
     out: Path | None,
 ) -> Check:
-    """Explores a setting breadth first: the specification itself, or an engine led along its states."""
+    """Explores a setting breadth first: the spec itself, or an engine led along its states."""
     if engine.is_spec:
         return _explore_spec(engine, setting, budget, progress, out)
     return _explore_engine(engine, setting, budget, progress, out)
@@ -40,11 +41,12 @@ def _explore_spec(
     engine: Engine, setting: Setting, budget: Budget, progress: Progress, out: Path | None
 ) -> Check:
     title = f"explore  spec  {setting.name}  {describe_setting(setting)}"
-    explorer = Explorer(setting)
+    explorer = Explorer(setting, judge_all=not budget.states_only)
 
     def on_level(found: Exploration, width: int) -> None:
         progress.say(
-            f"explore {setting.name}: depth {found.depth}, {len(explorer.parents):,} states, {width:,} on this level"
+            f"explore {setting.name}: depth {found.depth}, {len(explorer.parents):,} states, "
+            f"{width:,} on this level"
         )
 
     found = explorer.run(budget, on_level)
@@ -59,9 +61,14 @@ def _explore_spec(
         verdict=found.verdict,
         lines=(
             make_line("states", _describe_states(found)),
-            make_line("always", _describe_invariants(len(found.invariants), found.verdict, bool(found.breaches))),
+            make_line(
+                "always",
+                _describe_invariants(len(found.invariants), found.verdict, bool(found.breaches)),
+            ),
             make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
-            make_line("rate", f"{rate:,.0f} states per CPU second, all of their transitions judged"),
+            make_line(
+                "rate", f"{rate:,.0f} states per CPU second, {_describe_judged(found)}"
+            ),
         ),
         facts={**_facts(found), "states_per_cpu_s": round(rate), "invariants": found.invariants},
         findings=_findings(found.is_complete, setting, found.witnesses, found.num_unique),
@@ -79,7 +86,8 @@ def _explore_engine(
 
     def on_level(found: EngineExploration, width: int) -> None:
         progress.say(
-            f"explore {setting.name} with {engine.name}: depth {found.depth}, {len(explorer.known):,} states"
+            f"explore {setting.name} with {engine.name}: depth {found.depth}, "
+            f"{len(explorer.known):,} states"
         )
 
     found = explorer.run(seconds=budget.seconds, on_level=on_level)
@@ -97,8 +105,12 @@ def _explore_engine(
         verdict=verdict,
         lines=(
             make_line("states", _describe_states(found)),
-            make_line("lockstep", "every action of every state of the spec, along one shortest path to it"),
-            make_line("always", _describe_invariants(len(rules.invariants), verdict, example is not None)),
+            make_line(
+                "lockstep", "every action of every state of the spec, along one shortest path to it"
+            ),
+            make_line(
+                "always", _describe_invariants(len(rules.invariants), verdict, example is not None)
+            ),
             make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
         ),
         facts=_facts(found),
@@ -115,8 +127,8 @@ def walk(
 
     def on_walk(found: Search) -> None:
         progress.say(
-            f"search {engine.name}: {found.num_walks:,} of {plan.num_walks * len(settings):,} walks, "
-            f"{found.num_engine_steps:,} engine steps"
+            f"search {engine.name}: {found.num_walks:,} of {plan.num_walks * len(settings):,} "
+            f"walks, {found.num_engine_steps:,} engine steps"
         )
 
     found = search(engine, settings, plan, on_walk)
@@ -128,7 +140,9 @@ def walk(
             f"{found.num_walks:,} of up to {plan.length} actions over {len(settings)} settings, "
             f"{found.num_engine_steps:,} engine steps, {rate:,.0f} per CPU second",
         ),
-        make_line("lockstep", "no; this is the spec itself" if engine.is_spec else "after every action"),
+        make_line(
+            "lockstep", "no; this is the spec itself" if engine.is_spec else "after every action"
+        ),
         make_line(
             "always",
             f"{len(found.invariants)} invariants on {found.num_judged_walks:,} of the walks",
@@ -136,7 +150,9 @@ def walk(
         make_line("sometimes", _describe_witnesses(found.witnesses, ())),
     ]
     if found.unobserved:
-        lines.append(make_line("unseen", f"the engine does not show {', '.join(sorted(found.unobserved))}"))
+        lines.append(
+            make_line("unseen", f"the engine does not show {', '.join(sorted(found.unobserved))}")
+        )
     if found.interrupted_by:
         lines.append(make_line("ended by", found.interrupted_by))
     return Check(
@@ -162,8 +178,6 @@ def walk(
 
 def replay(path: Path, engine: Engine | None) -> Check:
     """Runs a counterexample again, on the engine that it names or on another."""
-    from checkers.engines import load_engine
-
     found = read(path)
     engine = engine or load_engine(found.engine)
     trial, again = rerun(found, engine)
@@ -175,12 +189,18 @@ def replay(path: Path, engine: Engine | None) -> Check:
         )
         return Check(title=title, verdict="holds", lines=lines, facts={"reproduced": False})
     is_same = again.breach.name == found.breach.name
-    outcome = "fails as in the file" if is_same else f"fails otherwise than in the file ({found.breach.name})"
+    outcome = (
+        "fails as in the file"
+        if is_same
+        else f"fails otherwise than in the file ({found.breach.name})"
+    )
     if engine.name == found.engine:
-        from checkers.counterexample import dumps
-
         is_exact = dumps(again) == path.read_text()
-        outcome += ", byte for byte" if is_exact else ", not byte for byte: the engine or the file has changed"
+        outcome += (
+            ", byte for byte"
+            if is_exact
+            else ", not byte for byte: the engine or the file has changed"
+        )
     return Check(
         title=title,
         verdict="violated",
@@ -195,7 +215,10 @@ def show(path: Path) -> Check:
     """Shows a counterexample without running anything."""
     found = read(path)
     lines = (
-        make_line("found by", f"{found.found_by} on {found.engine}, setting {found.setting}, seed {found.seed}"),
+        make_line(
+            "found by",
+            f"{found.found_by} on {found.engine}, setting {found.setting}, seed {found.seed}",
+        ),
         make_line("dialect", found.dialect),
     )
     return Check(
@@ -204,10 +227,7 @@ def show(path: Path) -> Check:
 
 
 def list_everything(what: str) -> Iterator[tuple[str, str]]:
-    """Yields names and what they stand for: settings, invariants, witnesses, engines or dialects."""
-    from checkers.engines import ENGINES
-    from spec.dialects import DIALECTS
-
+    """Yields names and what they stand for."""
     if what == "settings":
         for name, setting in load_settings().items():
             yield name, f"{setting.about} ({', '.join(setting.used_by) or 'on request'})"
@@ -225,7 +245,7 @@ def list_everything(what: str) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(f"{k}={v}" for k, v in fields.items()) or "the defaults"
 
 
-# ---- shared ----------------------------------------------------------------------------------------------
+# ---- shared --------------------------------------------------------------------------------------
 
 
 def describe_setting(setting: Setting) -> str:
@@ -236,7 +256,9 @@ def describe_setting(setting: Setting) -> str:
         for name in ("block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens")
     ]
     parts += [f"policy={config.policy}"] if config.policy != "fcfs" else []
-    parts += [f"max_in_flight={setting.environment.max_in_flight}"] if config.async_scheduling else []
+    parts += (
+        [f"max_in_flight={setting.environment.max_in_flight}"] if config.async_scheduling else []
+    )
     return " ".join(parts)
 
 
@@ -266,8 +288,9 @@ def _expect_same_breach(name: str | None, trial: Trial) -> None:
     """An explorer's finding that a plain run does not show would be our own fault."""
     if not trial.breaches or (name is not None and name not in {b.name for b in trial.breaches}):
         raise HarnessError(
-            f"the exploration found {name or 'a breach'}, a plain run of the same actions does not; "
-            "please report this: it is a fault of schedcheck, or an engine that is not deterministic"
+            f"the exploration found {name or 'a breach'}, a plain run of the same actions does "
+            "not; please report this: it is a fault of schedcheck, or an engine that is not "
+            "deterministic"
         )
 
 
@@ -282,7 +305,18 @@ def make_line(name: str, text: str) -> str:
 
 def _describe_states(found: Exploration | EngineExploration) -> str:
     text = f"{found.num_generated:,} generated, {found.num_unique:,} unique, depth {found.depth}, "
-    return text + ("complete" if found.is_complete else f"not complete: {found.interrupted_by or 'a rule broke'}")
+    return text + (
+        "complete"
+        if found.is_complete
+        else f"not complete: {found.interrupted_by or 'a rule broke'}"
+    )
+
+
+def _describe_judged(found: Exploration) -> str:
+    num_transitions = found.num_generated - 1
+    if found.num_judged == num_transitions:
+        return "all of their transitions judged"
+    return f"every state judged, {found.num_judged:,} of {num_transitions:,} transitions judged"
 
 
 def _describe_invariants(count: int, verdict: Verdict, is_broken: bool) -> str:
@@ -296,7 +330,9 @@ def _describe_witnesses(seen: Counter[str], wanted: Iterable[str]) -> str:
     counts = " · ".join(f"{name} {seen[name]:,}" for name in WITNESSES if seen[name])
     if not wanted:
         return counts or "nothing of note"
-    return f"{sum(seen[name] > 0 for name in wanted)} of {len(wanted)} wanted were reached: {counts}"
+    return (
+        f"{sum(seen[name] > 0 for name in wanted)} of {len(wanted)} wanted were reached: {counts}"
+    )
 
 
 def _findings(
@@ -307,7 +343,9 @@ def _findings(
     missing = [name for name in setting.witnesses if not witnesses[name]]
     findings = [f"witness {name} was never reached: {WITNESSES[name].rule}" for name in missing]
     if setting.num_states not in {None, num_unique}:
-        findings.append(f"{num_unique:,} states were found, the setting says {setting.num_states:,}")
+        findings.append(
+            f"{num_unique:,} states were found, the setting says {setting.num_states:,}"
+        )
     return tuple(findings)
 
 
@@ -322,5 +360,3 @@ def _facts(found: Exploration | EngineExploration) -> dict[str, object]:
         "witnesses": dict(found.witnesses),
         "cpu_s": round(found.cpu_s, 3),
     }
-
-

@@ -1,6 +1,6 @@
 """The verbs that take recorded runs: validate holds them against the spec, lockstep leads an engine along them.
 
-Entry points: `validate_recording`, `lockstep_recording`, `find_recordings`.
+Entry points: `validate_recordings`, `lockstep_runs`, `find_recordings`.
 """
 
 from __future__ import annotations
@@ -38,49 +38,90 @@ def find_recordings(paths: tuple[Path, ...]) -> list[Path]:
             found.append(path)
     if not found:
         places = ", ".join(map(str, paths))
-        raise HarnessError(f"no recordings ({' or '.join(SUFFIXES)}) in {places}; name a file or another folder")
+        raise HarnessError(
+            f"no recordings ({' or '.join(SUFFIXES)}) in {places}; name a file or another folder"
+        )
     return found
 
 
-def validate_recording(
-    path: Path, progress: Progress, *, dialect: str | None = None, exact_ids: bool = False
-) -> Check:
-    """Holds a recorded run against the specification and the invariants."""
+def validate_recordings(
+    paths: list[Path], progress: Progress, *, dialect: str | None = None, exact_ids: bool = False
+) -> Iterator[Check]:
+    """Holds recorded runs against the specification; yields each that is rejected, then what was accepted."""
+    accepted = []
+    for path in paths:
 
-    def on_progress(num_events: int) -> None:
-        progress.say(f"validate {path.name}: {num_events:,} events")
+        def on_progress(num_events: int, name: str = path.name) -> None:
+            progress.say(f"validate {name}: {num_events:,} events")
 
-    found = validate(path, dialect=dialect, exact_ids=exact_ids, on_progress=on_progress)
-    lines = [
-        make_line("events", f"{found.num_accepted:,} of {found.num_events:,} accepted"),
-        make_line(
-            "compared",
-            "every field, block ids and the order of the free queue by number"
-            if exact_ids
-            else "every field, block ids up to renaming",
-        ),
-    ]
-    if found.absent_fields:
-        lines.append(make_line("not told", ", ".join(found.absent_fields)))
-    if found.unobserved:
-        lines.append(make_line("unchecked", f"for want of that: {', '.join(found.unobserved)}"))
+        found = validate(path, dialect=dialect, exact_ids=exact_ids, on_progress=on_progress)
+        if found.is_accepted:
+            accepted.append(found)
+        else:
+            yield _rejected(path, found)
+    if accepted:
+        yield _accepted(accepted, exact_ids)
+
+
+def _rejected(path: Path, found: Validation) -> Check:
+    assert found.rejection is not None, "an accepted run is none of ours"
     return Check(
         title=f"validate  {found.engine}  {path.name}  dialect={found.dialect}",
-        verdict="holds" if found.is_accepted else "violated",
+        verdict="violated",
+        lines=(make_line("events", f"{found.num_accepted:,} of {found.num_events:,} accepted"),),
+        facts={**_facts(found), "rejected_line": found.rejection.line},
+        explanation="\n".join(_explain(found, found.rejection)),
+    )
+
+
+def _accepted(validations: list[Validation], exact_ids: bool) -> Check:
+    """One check for all: a line per recording, then what they do not tell."""
+    num_events = sum(found.num_events for found in validations)
+    compared = (
+        "block ids and the free queue's order by number"
+        if exact_ids
+        else "block ids up to renaming"
+    )
+    width = max(len(Path(found.path).name) for found in validations)
+    lines = [
+        f"{Path(found.path).name:<{width}}  {found.engine:<12}  {found.num_events:,} events"
+        for found in validations
+    ]
+    untold: dict[str, set[str]] = {}
+    for found in validations:
+        untold.setdefault(found.engine, set()).update(found.absent_fields)
+    lines += [
+        f"{engine} does not tell {', '.join(sorted(fields))}"
+        for engine, fields in untold.items()
+        if fields
+    ]
+    unchecked = sorted({name for found in validations for name in found.unobserved})
+    if unchecked:
+        lines.append(f"not checked everywhere for want of that: {', '.join(unchecked)}")
+    return Check(
+        title=f"validate  {len(validations)} recordings, {num_events:,} events accepted  {compared}",
+        verdict="holds",
         lines=tuple(lines),
         facts={
-            "path": str(path),
-            "engine": found.engine,
-            "dialect": found.dialect,
-            "num_events": found.num_events,
-            "num_accepted": found.num_accepted,
-            "rejected_line": None if found.rejection is None else found.rejection.line,
-            "absent_fields": list(found.absent_fields),
-            "unobserved": list(found.unobserved),
-            "witnesses": found.witnesses,
+            "num_recordings": len(validations),
+            "num_events": num_events,
+            "exact_ids": exact_ids,
+            "recordings": [_facts(found) for found in validations],
         },
-        explanation="" if found.rejection is None else "\n".join(_explain(found, found.rejection)),
     )
+
+
+def _facts(found: Validation) -> dict[str, object]:
+    return {
+        "path": found.path,
+        "engine": found.engine,
+        "dialect": found.dialect,
+        "num_events": found.num_events,
+        "num_accepted": found.num_accepted,
+        "absent_fields": list(found.absent_fields),
+        "unobserved": list(found.unobserved),
+        "witnesses": found.witnesses,
+    }
 
 
 def _explain(found: Validation, rejection: Rejection) -> Iterator[str]:
@@ -103,32 +144,56 @@ def _explain(found: Validation, rejection: Rejection) -> Iterator[str]:
     for consequence in rejection.consequences:
         yield f"  Later, at line {consequence.line} ({consequence.action}: {consequence.answer}):"
         yield f"    {consequence.breach.name}: {consequence.breach.rule}"
-        yield from (f"    Then {sentence}." for sentence in consequence.breach.evidence[:MAX_EVIDENCE])
+        yield from (
+            f"    Then {sentence}." for sentence in consequence.breach.evidence[:MAX_EVIDENCE]
+        )
     if found.unread:
         yield f"  The rest could not be read: {found.unread}"
 
 
-def lockstep_recording(engine: Engine, path: Path, progress: Progress, out: Path | None) -> Check:
-    """Leads an engine through the actions of a recorded run or a counterexample, beside the specification."""
-    progress.say(f"lockstep {engine.name} along {path.name}")
+def lockstep_runs(
+    engine: Engine, paths: list[Path], progress: Progress, out: Path | None
+) -> Iterator[Check]:
+    """Leads an engine beside the specification along recorded runs; yields where it fails, then the rest."""
+    led: list[tuple[Path, int]] = []
+    for path in paths:
+        progress.say(f"lockstep {engine.name} along {path.name}")
+        failure, num_actions = _lead(engine, path, out)
+        if failure is None:
+            led.append((path, num_actions))
+        else:
+            yield failure
+    if led:
+        num_actions = sum(count for _, count in led)
+        yield Check(
+            title=f"lockstep  {engine.name}  {len(led)} runs, {num_actions:,} actions like the spec",
+            verdict="holds",
+            facts={"runs": [{"path": str(path), "num_actions": count} for path, count in led]},
+        )
+
+
+def _lead(engine: Engine, path: Path, out: Path | None) -> tuple[Check | None, int]:
+    """Leads an engine along one run; returns what is wrong, and how many actions it took."""
     config, actions, dialect = _read_actions(path)
-    rules = Rules(
-        config, tuple(select_invariants()), MANY_IN_FLIGHT, lockstep=not engine.is_spec
-    )
-    trial = run_trial(rules, engine, actions, explain=True)
-    title = f"lockstep  {engine.name}  {path.name}  dialect={dialect}"
-    if not trial.breaches and len(trial.steps) < len(actions):
-        left_out = len(actions) - len(trial.steps)
+    invariants = tuple(select_invariants())
+    rules = Rules(config, invariants, MANY_IN_FLIGHT, lockstep=not engine.is_spec)
+    trial = run_trial(rules, engine, actions)
+    num_actions = len(trial.steps)
+    if not trial.breaches and num_actions < len(actions):
+        left_out = len(actions) - num_actions
         raise HarnessError(f"{path}: {left_out} of its actions cannot happen; is the file damaged?")
     example = _make_counterexample(engine, path, dialect, rules, trial)
-    return Check(
-        title=title,
-        verdict="holds" if example is None else "violated",
-        lines=(make_line("actions", f"{len(trial.steps):,} of {len(actions):,} led along, {len(rules.invariants)} invariants"),),
-        facts={"path": str(path), "num_actions": len(trial.steps)},
+    if example is None:
+        return None, num_actions
+    failure = Check(
+        title=f"lockstep  {engine.name}  {path.name}  dialect={dialect}",
+        verdict="violated",
+        lines=(make_line("actions", f"{num_actions:,} of {len(actions):,} led along"),),
+        facts={"path": str(path), "num_actions": num_actions},
         counterexample=example,
-        path=None if example is None or out is None else write(example, out),
+        path=None if out is None else write(example, out),
     )
+    return failure, num_actions
 
 
 def _read_actions(path: Path) -> tuple[SchedulerConfig, list[Action], str]:

@@ -1,6 +1,7 @@
 """Settings: a scheduler configuration, the environment it lives in, and what is claimed of the two.
 
-Entry points: `load_settings` for the named ones in `configs.toml`, `read_setting` for a user's own TOML or JSON.
+Entry points: `load_settings` for the named ones in `configs.toml`, `read_setting` for a user's own
+TOML or JSON.
 """
 
 from __future__ import annotations
@@ -157,12 +158,13 @@ def load_setting(name_or_path: str) -> Setting:
     if path.suffix in {".toml", ".json"} or path.exists():
         return read_setting(path)
     raise HarnessError(
-        f"configuration {name_or_path!r} is unknown; name one of {', '.join(settings)}, or a .toml or .json file"
+        f"configuration {name_or_path!r} is unknown; "
+        f"name one of {', '.join(settings)}, or a .toml or .json file"
     )
 
 
 def read_setting(path: Path) -> Setting:
-    """A setting from a file. Raises `HarnessError` with the place and the way out if it is not one."""
+    """A setting from a file. Raises `HarnessError` if it is not one."""
     try:
         text = path.read_text()
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -176,8 +178,8 @@ def read_setting(path: Path) -> Setting:
 def change_setting(setting: Setting, changes: tuple[str, ...], claims: tuple[str, ...]) -> Setting:
     """A setting with other values (`field=value`) and further claims.
 
-    What was said of the old one (how many states, which witnesses) is no longer said. Raises `HarnessError` if a
-    change makes no sense.
+    What was said of the old one (how many states, which witnesses) is no longer said. Raises
+    `HarnessError` if a change makes no sense.
     """
     if not changes and not claims:
         return setting
@@ -190,8 +192,12 @@ def change_setting(setting: Setting, changes: tuple[str, ...], claims: tuple[str
     except ConfigError as error:
         raise HarnessError(f"{setting.name} with {', '.join(changes)}: {error}") from error
     if values:
-        known = sorted({f.name for kind in (SchedulerConfig, Environment) for f in attrs.fields(kind)})
-        raise HarnessError(f"--set {', '.join(values)}: no such field; known are {', '.join(known)}")
+        known = sorted(
+            {f.name for kind in (SchedulerConfig, Environment) for f in attrs.fields(kind)}
+        )
+        raise HarnessError(
+            f"--set {', '.join(values)}: no such field; known are {', '.join(known)}"
+        )
     return attrs.evolve(
         setting,
         name=" ".join([setting.name, *changes]),
@@ -205,16 +211,15 @@ def change_setting(setting: Setting, changes: tuple[str, ...], claims: tuple[str
 
 def _parse_change(change: str) -> tuple[str, Any]:
     name, equals, text = change.partition("=")
+    if equals and text.isidentifier() and text not in {"true", "false"}:
+        return name, text  # A bare word, such as priority.
     try:
-        if not equals:
-            raise ValueError("it has no =")
-        return name, tomllib.loads(f"value = {text}")["value"]
+        (value,) = tomllib.loads(f"value = {text}" if equals else "").values()
     except ValueError:
-        if equals and text.isidentifier():
-            return name, text  # A bare word, such as priority.
         raise HarnessError(
             f"--set {change!r} is not FIELD=VALUE, such as num_blocks=8 or policy=priority"
         ) from None
+    return name, value
 
 
 def _change(old: Any, values: dict[str, Any]) -> Any:

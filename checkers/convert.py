@@ -8,7 +8,7 @@ import cattrs
 
 
 def make_converter() -> cattrs.Converter:
-    """A converter that refuses unknown keys, and takes only whole numbers for int and true or false for bool."""
+    """A converter that refuses unknown keys, and coerces nothing."""
     converter = cattrs.Converter(forbid_extra_keys=True)
     converter.register_structure_hook(int, structure_int)
     converter.register_structure_hook(bool, _structure_bool)

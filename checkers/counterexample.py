@@ -1,4 +1,4 @@
-"""Counterexamples as files: everything needed to run the failure again, byte for byte, in one JSON document.
+"""Counterexamples as files: all that is needed to run a failure again, byte for byte.
 
 Entry points: `Counterexample`, `write`, `read`, `rerun`.
 """
@@ -32,12 +32,13 @@ from spec.interface import (
 )
 from spec.model import ACTION_NAMES, Action, AddRequest, Outcome
 
-SCHEMA = "schedcheck.counterexample/1"
+Schema = Literal["schedcheck.counterexample/1"]
+SCHEMA: Schema = "schedcheck.counterexample/1"
 
 
 @frozen(kw_only=True)
 class StepDocument:
-    """One action and what came of it; fields are null where the engine failed before it answered."""
+    """One action and what came of it; fields are null where the engine did not answer."""
 
     action: Action
     output: SchedulerOutput | None = None
@@ -51,7 +52,7 @@ class StepDocument:
 class Counterexample:
     """A run that breaks a rule."""
 
-    schema: Literal["schedcheck.counterexample/1"] = SCHEMA
+    schema: Schema = SCHEMA
     schedcheck_version: str = "0.1.0"
     setting: str
     """The name of the setting that it was found in."""
@@ -130,7 +131,7 @@ def write(counterexample: Counterexample, folder: Path) -> Path:
 
 
 def read(path: Path) -> Counterexample:
-    """Reads a counterexample. Raises `HarnessError` with the place and the way out if it is not one."""
+    """Reads a counterexample. Raises `HarnessError` if it is not one."""
     try:
         raw = json.loads(path.read_text())
     except FileNotFoundError:
@@ -160,7 +161,8 @@ def read(path: Path) -> Counterexample:
 def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counterexample | None]:
     """Runs the actions again; returns the run and, if a rule breaks, the document it makes.
 
-    On the engine of the file, that document is the file again, byte for byte, as long as nothing has changed.
+    On the engine of the file, that document is the file again, byte for byte, as long as nothing
+    has changed.
     """
     actions = [step.action for step in counterexample.steps]
     rules = counterexample.rules
@@ -179,6 +181,10 @@ def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counte
     return trial, again
 
 
+def _is_by_number(kind: Any) -> bool:
+    return get_origin(kind) is dict and get_args(kind)[0] is int
+
+
 def _make_converter() -> cattrs.Converter:
     converter = make_converter()
     converter.register_unstructure_hook(RequestStatus, lambda status: status.name)
@@ -192,15 +198,16 @@ def _make_converter() -> cattrs.Converter:
     )
     # The keys of a JSON object are strings, also where they count blocks or clients.
     converter.register_structure_hook_func(
-        lambda kind: get_origin(kind) is dict and get_args(kind)[0] is int,
-        functools.partial(_structure_by_number, converter),
+        _is_by_number, functools.partial(_structure_by_number, converter)
     )
     return converter
 
 
 def _structure_status(value: Any, kind: Any) -> RequestStatus:
     if value not in RequestStatus.__members__:
-        raise ValueError(f"{value!r} is no status; known are {', '.join(RequestStatus.__members__)}")
+        raise ValueError(
+            f"{value!r} is no status; known are {', '.join(RequestStatus.__members__)}"
+        )
     return RequestStatus[value]
 
 

@@ -1,4 +1,8 @@
-"""Engines by name: `spec`, `fast`, or any `module:attribute` that builds a scheduler from a configuration."""
+"""Engines by name: `spec`, `fast`, or any `module:attribute` that builds a scheduler.
+
+Entry point: `load_engine`. Every call of an engine is guarded, so that whatever it does becomes a
+finding and never a fault of ours.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class Engine:
 
     @property
     def is_spec(self) -> bool:
-        """Whether this is the reference scheduler itself, so that lockstep would compare it to itself."""
+        """Whether this is the specification itself, which lockstep would compare to itself."""
         return self.name == "spec"
 
     def build(self, config: SchedulerConfig) -> Guarded:
@@ -59,9 +63,7 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
     module_name, _, attribute = target.partition(":")
     if not attribute:
         known = ", ".join(sorted(ENGINES))
-        raise HarnessError(
-            f"engine {name!r} is unknown; name one of {known}, or module:attribute"
-        )
+        raise HarnessError(f"engine {name!r} is unknown; name one of {known}, or module:attribute")
     try:
         make = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # An engine's module may fail in any way.
@@ -70,7 +72,8 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
         ) from error
     if not callable(make):
         raise HarnessError(
-            f"engine {name!r} is a {type(make).__name__}, not a callable that takes a SchedulerConfig"
+            f"engine {name!r} is a {type(make).__name__}; "
+            "name a callable that takes a SchedulerConfig"
         )
     return Engine(name, cast(EngineFactory, make), time_limit_s)
 

@@ -1,10 +1,10 @@
-"""Faults of ours and of our input, kept apart from findings: a finding is returned, these are raised."""
+"""Faults of ours and of our input: a finding is returned, these are raised."""
 
 from __future__ import annotations
 
 
 class HarnessError(Exception):
-    """The harness cannot do its work. The message says what, where, and the way out; exit code 2."""
+    """The harness cannot do its work. The message says what, where, and the way out."""
 
 
 class EngineFault(Exception):  # noqa: N818  (not an error of the harness: it becomes a finding)

@@ -21,7 +21,7 @@ from spec.model import (
     Action,
     AddRequest,
     FinishRequests,
-    LiveRequest,
+    Outcome,
     Schedule,
     Transition,
     UpdateFromOutput,
@@ -41,6 +41,8 @@ class Budget:
     """Wall-clock time."""
     states: int = 0
     """Unique states."""
+    states_only: bool = False
+    """Whether to judge every state, but only the first transition into each."""
 
 
 @define
@@ -50,6 +52,8 @@ class Exploration:
     setting: Setting
     num_unique: int = 1
     num_generated: int = 1
+    num_judged: int = 0
+    """Transitions that were held against the invariants; every state was."""
     depth: int = 0
     """The longest shortest path to a state that was found."""
     is_complete: bool = False
@@ -88,8 +92,10 @@ class Exploration:
 class Explorer:
     """The states of a setting, explored one level at a time."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, judge_all: bool = True) -> None:
         self.setting = setting
+        self.judge_all = judge_all
+        """Whether every transition is judged, or only the first one into each state."""
         self.judge = Judge(setting.scheduler, select_invariants(setting.claims))
         self.root = make_root(setting)
         self.found = Exploration(setting, invariants=[rule.name for rule in self.judge.invariants])
@@ -118,6 +124,7 @@ class Explorer:
         self.found.cpu_s = time.process_time() - started
         self.found.num_unique = len(self.parents)
         self.found.witnesses = self.judge.witnesses
+        self.found.num_judged = self.judge.num_transitions
         return self.found
 
     def _next_level(
@@ -141,15 +148,19 @@ class Explorer:
     def _expand(self, state: Snapshot) -> Iterator[Snapshot]:
         """Takes every action of a state; yields the states that are new."""
         view = StateView(thaw(self.root, state))
-        for number, (action, seen) in enumerate(view.transitions()):
+        for number, action in enumerate(view.actions()):
             self.found.num_generated += 1
             self.found.num_by_action[ACTION_NAMES[type(action)]] += 1
-            self.judge.look(seen)
-            breaches = list(self.judge.breaches(seen))
             value = freeze(view.model)
-            if value not in self.parents:
+            is_known_state = value in self.parents
+            if not is_known_state:
                 self.parents[value] = (state, number)
                 yield value
+            elif not self.judge_all:
+                continue
+            seen = view.transition(action)
+            self.judge.look(seen)
+            breaches = list(self.judge.breaches(seen, is_known_state=is_known_state))
             if breaches:
                 self.found.breaches = breaches
                 self.found.actions = self.path_to(state, number)
@@ -171,36 +182,43 @@ class StateView:
 
     def __init__(self, model: SpecModel) -> None:
         self.model = model
+        self.live = model.live
+        self.in_flight = model.in_flight
         self.before = model.scheduler.observe()
         self.has_cache = model.scheduler.config.enable_prefix_caching
+        self._outcome = Outcome()
 
-    def transitions(self) -> Iterator[tuple[Action, Transition]]:
-        """Yields each enabled action with its transition; the model then stands in the state after it."""
-        model = self.model
-        live, in_flight, saved = model.live, model.in_flight, save(model)
-        for number, action in enumerate(model.enabled_actions()):
+    def actions(self) -> Iterator[Action]:
+        """Yields each enabled action; the model then stands in the state after it."""
+        saved = save(self.model)
+        for number, action in enumerate(self.model.enabled_actions()):
             if number:
-                rewind(model, saved)
-            outcome = model.do(action)
-            seen = Transition(
-                action,
-                self.before,
-                model.scheduler.observe(),
-                outcome,
-                live,
-                model.live,
-                in_flight,
-                model.in_flight,
-            )
-            # Without a prefix cache nothing is published, and only a step tells the worker anything.
-            if self.has_cache or type(action) is Schedule:
-                follow(self._worker(live), seen)
-            yield action, seen
+                rewind(self.model, saved)
+            self._outcome = self.model.do(action)
+            yield action
 
-    def _worker(self, live: dict[str, LiveRequest]) -> GhostWorker:
+    def transition(self, action: Action) -> Transition:
+        """What was seen of the action that was just taken."""
+        model = self.model
+        seen = Transition(
+            action,
+            self.before,
+            model.scheduler.observe(),
+            self._outcome,
+            self.live,
+            model.live,
+            self.in_flight,
+            model.in_flight,
+        )
+        # Without a prefix cache nothing is published, and only a step tells the worker anything.
+        if self.has_cache or type(action) is Schedule:
+            follow(self._worker(), seen)
+        return seen
+
+    def _worker(self) -> GhostWorker:
         writers = {
             name: Writer(request.new.cache_salt, request.token_ids)
-            for name, request in live.items()
+            for name, request in self.live.items()
         }
         return GhostWorker.trusting(self.model.scheduler.config.block_size, self.before, writers)
 

@@ -1,9 +1,10 @@
-"""Breadth-first exploration of any engine: along a shortest path to every state of the specification.
+"""Breadth-first exploration of any engine: along a shortest path to every state of the spec.
 
-Entry points: `EngineExplorer`, which takes every action of every state that the specification can reach, and
-`find_shortest`, which looks for a shorter run than one that is known to fail. An engine need not be able to copy or
-rewind itself: it is built anew and led along the path each time. What else an engine may remember of its way
-depends on the path, and only one path to each state is taken.
+Entry points: `EngineExplorer`, which takes every action of every state that the specification can
+reach, and `find_shortest`, which looks for a shorter run than one that is known to fail. An engine
+need not be able to copy or rewind itself: it is built anew and led along the path each time. What
+else an engine may remember of its way depends on the path, and only one path to each state is
+taken.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class EngineExplorer:
         return model
 
     def _lead(self, path: Path) -> set[str]:
-        """The rules that the last action of a path breaks; the path up to it was looked at before."""
+        """The rules that the last action of a path breaks; the others were looked at before."""
         *earlier, last = path
         lockstep = Lockstep(self.rules.config) if self.rules.lockstep else None
         try:
@@ -154,7 +155,7 @@ class EngineExplorer:
 def find_shortest(
     trial: Trial, rules: Rules, engine: Engine, *, seconds: float
 ) -> tuple[Trial, bool]:
-    """Returns the shortest failing run found, and whether all shorter ones were tried in the time given.
+    """Returns the shortest failing run found, and whether all shorter ones were tried in time.
 
     Shorter means: over the same requests and sampled tokens, with no more requests alive at once.
     """

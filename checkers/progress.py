@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.status import Status
@@ -23,7 +24,7 @@ class Progress:
         self._status: Status | None = None
         self._said_at = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._status = self.console.status("", spinner="line")
             self._status.start()

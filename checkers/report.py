@@ -1,17 +1,17 @@
 """What a command has to say: one report, rendered as text, JSON or JUnit XML.
 
-Entry points: `Report` and `Reporter`. Text goes to a terminal or a file; colour only to a terminal. The same renderer
-serves the command line and pytest.
+Entry points: `Report` and `Reporter`. Text goes to a terminal or a file; colour only to a terminal.
+The same renderer serves the command line and pytest.
 """
 
 from __future__ import annotations
 
 import json
 import time
+import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 from attrs import field, frozen
 from rich.console import Console
@@ -28,7 +28,7 @@ EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
 
 @frozen(kw_only=True)
 class Check:
-    """One thing that was checked: a line that says what, then lines that say how much was looked at."""
+    """One thing that was checked: what, and how much was looked at."""
 
     title: str
     """The verb, the subject and the setting."""
@@ -72,7 +72,9 @@ class Report:
 class Reporter:
     """Prints what a command has to say: text as it comes, JSON and JUnit at the end."""
 
-    def __init__(self, command: str, form: str, scope: str, console: Console, started: float) -> None:
+    def __init__(
+        self, command: str, form: str, scope: str, console: Console, started: float
+    ) -> None:
         self.command = command
         self.form = form
         self.scope = scope
@@ -96,7 +98,9 @@ class Reporter:
         """Ends the report; returns the exit code."""
         checks = tuple(self.checks)
         if self.is_interrupted:
-            rest = Check(title=f"{self.command}  the rest", verdict="undetermined", lines=("Ctrl-C",))
+            rest = Check(
+                title=f"{self.command}  the rest", verdict="undetermined", lines=("Ctrl-C",)
+            )
             checks = (*checks, rest)
         report = Report(
             command=self.command,
@@ -126,7 +130,7 @@ def render_check(check: Check, form: str, console: Console) -> None:
         console.out(text, highlight=False)
 
 
-# ---- text ------------------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 
 def print_check(check: Check, console: Console) -> None:
@@ -154,9 +158,11 @@ def _closing_line(report: Report) -> str:
         return f"[green]ok[/green] in {seconds}; {escape(report.scope)}"
     if report.verdict == "undetermined":
         titles = [check.title for check in report.checks if check.verdict == "undetermined"]
-        return f"[yellow]undetermined[/yellow] after {seconds}; ended early: {escape('; '.join(titles))}"
+        ended = escape("; ".join(titles))
+        return f"[yellow]undetermined[/yellow] after {seconds}; ended early: {ended}"
     num_bad = sum(check.verdict == "violated" for check in report.checks)
-    return f"[red]violated[/red] in {seconds}: {num_bad} of {len(report.checks)} checks found something"
+    count = f"{num_bad} of {len(report.checks)} checks"
+    return f"[red]violated[/red] in {seconds}: {count} found something"
 
 
 def _print_counterexample(found: Counterexample, path: Path | None, console: Console) -> None:
@@ -185,7 +191,7 @@ def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
 
-# ---- for machines ----------------------------------------------------------------------------------------
+# ---- for machines --------------------------------------------------------------------------------
 
 
 def to_json(report: Report) -> str:
@@ -227,7 +233,7 @@ def _check_to_dict(check: Check) -> dict[str, Any]:
 def to_junit(report: Report) -> str:
     """JUnit XML: a test case per check; what is undetermined is an error, never a pass."""
     checks = report.checks
-    suite = ElementTree.Element(
+    suite = ET.Element(
         "testsuite",
         name=f"schedcheck {report.command}",
         tests=str(len(checks)),
@@ -236,17 +242,17 @@ def to_junit(report: Report) -> str:
         time=f"{report.seconds:.3f}",
     )
     for check in checks:
-        case = ElementTree.SubElement(
+        case = ET.SubElement(
             suite, "testcase", classname=f"schedcheck.{report.command}", name=check.title
         )
         if check.verdict != "holds":
             kind = "failure" if check.verdict == "violated" else "error"
             lines = list(text_of(check))
             message = lines[0] if lines else f"{check.title} is undetermined"
-            ElementTree.SubElement(case, kind, message=_plain(message)).text = _plain("\n".join(lines))
-        ElementTree.SubElement(case, "system-out").text = _plain("\n".join(check.lines))
-    ElementTree.indent(suite)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode")
+            ET.SubElement(case, kind, message=_plain(message)).text = _plain("\n".join(lines))
+        ET.SubElement(case, "system-out").text = _plain("\n".join(check.lines))
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode")
 
 
 def text_of(check: Check) -> Iterable[str]:

@@ -53,6 +53,9 @@ class Judge:
         self.config = config
         self.invariants = invariants
         self._rules = {kind: [r for r in invariants if kind in r.on] for kind in EVERY_ACTION}
+        self._transition_rules = {
+            kind: [r for r in rules if not r.of_state] for kind, rules in self._rules.items()
+        }
         self._sightings = {
             kind: [w for w in WITNESSES.values() if kind in w.on] for kind in EVERY_ACTION
         }
@@ -61,9 +64,13 @@ class Judge:
         self.unobserved: set[str] = set()
         """Invariants that were passed over at least once, since the engine does not show what they need."""
 
-    def breaches(self, seen: Transition) -> Iterator[Breach]:
-        """Yields every rule that a transition breaks, in the order of the registry."""
-        for rule in self._rules[type(seen.action)]:
+    def breaches(self, seen: Transition, *, is_known_state: bool = False) -> Iterator[Breach]:
+        """Yields every rule that a transition breaks, in the order of the registry.
+
+        `is_known_state` says that the state after it has been judged before, under whatever names.
+        """
+        rules = self._transition_rules if is_known_state else self._rules
+        for rule in rules[type(seen.action)]:
             if rule.needs and not rule.is_observable(seen):
                 self.unobserved.add(rule.name)
                 continue

@@ -1,8 +1,9 @@
-"""Random walks of an engine in lockstep with the specification, then the shortest failing run that can be found.
+"""Random walks of an engine in lockstep with the spec, then the shortest failing run to be found.
 
-Entry point: `search`. On a walk the engine is compared to the specification after every action; every
-`JUDGE_EVERY`th walk, and every walk that differs, is held against the invariants too. The specification itself has
-nothing to be compared to, so all of its walks are held against the invariants.
+Entry point: `search`. On a walk the engine is compared to the specification after every action;
+every `JUDGE_EVERY`th walk, and every walk that differs, is held against the invariants too. The
+specification itself has nothing to be compared to, so all of its walks are held against the
+invariants.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import attrs
 from attrs import define, field, frozen
 
 from checkers.configs import Setting
@@ -20,16 +20,17 @@ from checkers.counterexample import Counterexample, make_steps
 from checkers.engines import Engine, hang_alarms
 from checkers.errors import EngineFault
 from checkers.explore import Verdict
+from checkers.explore_engine import find_shortest
 from checkers.lockstep import Lockstep
 from checkers.run import Judge, Run, select_invariants
-from checkers.explore_engine import find_shortest
 from checkers.shrink import shrink
 from checkers.trial import Rules, Trial, run_trial
 from checkers.walk import draw_action
 from spec.model import Action, Schedule
 
 JUDGE_EVERY = 8
-"""Lockstep already says that the engine does what the judged specification does; this is for what it cannot see."""
+"""Lockstep says that the engine does what the judged specification does; this is for what lockstep
+cannot see."""
 
 
 @frozen(kw_only=True)
@@ -44,7 +45,7 @@ class Plan:
     seconds: float = 0.0
     """Wall-clock time for all walks; 0 is no limit."""
     shrink_s: float = 20.0
-    """Wall-clock time for shrinking a failing walk; half of it again for the breadth-first attempt."""
+    """Wall-clock time for shrinking a failing walk; half of it again to look breadth first."""
 
 
 @define
@@ -187,11 +188,9 @@ def make_rules(engine: Engine, setting: Setting) -> Rules:
 def make_counterexample(
     engine: Engine, plan: Plan, setting: Setting, seed: int, trial: Trial
 ) -> Counterexample:
-    """Shrinks a failing walk, looks for a shorter one breadth first, and writes down what is left."""
+    """Shrinks a failing walk, looks for a shorter one breadth first, and describes what is left."""
     rules = make_rules(engine, setting)
-    small = shrink(
-        trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s
-    )
+    small = shrink(trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s)
     shortest, is_shortest = find_shortest(small, rules, engine, seconds=plan.shrink_s / 2)
     final = run_trial(rules, engine, shortest.actions, explain=True)
     return Counterexample(

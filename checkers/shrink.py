@@ -1,7 +1,8 @@
 """From a long failing run to a short one that fails in the same way.
 
-Entry point: `shrink`. Delta debugging over the actions, then simpler requests and tokens, until nothing helps. A
-candidate counts only if its run breaks the same rule, so a shrunk run never tells another story.
+Entry point: `shrink`. Delta debugging over the actions, then simpler requests and tokens, until
+nothing helps. A candidate counts only if its run breaks the same rule, so a shrunk run never tells
+another story.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class _Shrinker:
             size //= 2
         return improved
 
-    def _take_first_that_fails(self, simplify: Callable[[list[Action]], Iterator[list[Action]]]) -> bool:
+    def _take_first_that_fails(
+        self, simplify: Callable[[list[Action]], Iterator[list[Action]]]
+    ) -> bool:
         """Tries simpler versions of the run, starting over after each success."""
         improved, again = False, True
         while again and time.monotonic() < self.deadline:
@@ -62,10 +65,14 @@ class _Shrinker:
         return improved
 
     def _accept(self, actions: list[Action]) -> bool:
-        """Whether the candidate fails in the same way, no later than the best so far, and differs from it."""
+        """Whether the candidate fails in the same way, no later than the best, and differs."""
         trial = self.attempt(actions)
         fails = bool(self.names & {breach.name for breach in trial.breaches})
-        if not fails or trial.actions == self.best.actions or len(trial.steps) > len(self.best.steps):
+        if (
+            not fails
+            or trial.actions == self.best.actions
+            or len(trial.steps) > len(self.best.steps)
+        ):
             return False
         self.best = trial
         return True

@@ -1,6 +1,7 @@
 """A run as a table: what happened, and what the queues and blocks were after it.
 
-Entry point: `table_of`. A step that returns before anything else happens is one row ("engine step").
+Entry point: `table_of`. A step that returns before anything else happens is one row
+("engine step").
 """
 
 from __future__ import annotations
@@ -19,10 +20,21 @@ MAX_EVIDENCE = 5
 class Step(Protocol):
     """What a row is made from."""
 
-    action: Action
-    output: SchedulerOutput | None
-    results: dict[int, list[EngineCoreOutput]] | None
-    observation: Observation | None
+    @property
+    def action(self) -> Action:
+        """What happened."""
+
+    @property
+    def output(self) -> SchedulerOutput | None:
+        """What `schedule` answered."""
+
+    @property
+    def results(self) -> dict[int, list[EngineCoreOutput]] | None:
+        """What `update_from_output` answered."""
+
+    @property
+    def observation(self) -> Observation | None:
+        """What was seen after it."""
 
 
 HEADER = ("#", "action", "running", "waiting", "block_ids", "ref_cnt")
@@ -70,7 +82,9 @@ def describe_action(step: Step) -> str:
     if isinstance(action, AddRequest):
         return f"add_request({describe_request(action.request)})"
     if isinstance(action, FinishRequests):
-        return f"{action.status.name.removeprefix('FINISHED_').lower()} {' '.join(action.request_ids)}"
+        return (
+            f"{action.status.name.removeprefix('FINISHED_').lower()} {' '.join(action.request_ids)}"
+        )
     if isinstance(action, Schedule):
         return f"schedule: {describe_schedule(step)}"
     sampled = ", ".join(f"{name} {tokens}" for name, tokens in action.sampled_token_ids.items())
@@ -79,10 +93,19 @@ def describe_action(step: Step) -> str:
 
 def describe_request(new: NewRequest) -> str:
     """A request by what matters: its name, lengths, and whatever is not as usual."""
-    parts = [new.request_id, f"num_prompt_tokens={len(new.prompt_token_ids)}", f"max_tokens={new.max_tokens}"]
+    parts = [
+        new.request_id,
+        f"num_prompt_tokens={len(new.prompt_token_ids)}",
+        f"max_tokens={new.max_tokens}",
+    ]
     if any(new.prompt_token_ids):
         parts[1] = f"prompt_token_ids={list(new.prompt_token_ids)}"
-    for name, default in (("priority", 0), ("cache_salt", None), ("client_index", 0), ("min_tokens", 0)):
+    for name, default in (
+        ("priority", 0),
+        ("cache_salt", None),
+        ("client_index", 0),
+        ("min_tokens", 0),
+    ):
         if getattr(new, name) != default:
             parts.append(f"{name}={getattr(new, name)}")
     return ", ".join(parts)
@@ -133,7 +156,7 @@ def describe_state(seen: Observation | None, num_blocks: int) -> tuple[str, str,
 
 
 def describe_breach(breaches: Sequence[Breach]) -> Iterator[str]:
-    """Yields the evidence of every broken rule, the first in full words, then how the spec decided."""
+    """Yields the evidence of every broken rule, and after each how the spec decided."""
     for place, breach in enumerate(breaches):
         if place:
             yield f"Also {breach.name}: {breach.rule}"

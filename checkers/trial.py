@@ -1,7 +1,7 @@
 """A whole run of one engine: a list of actions, everything seen, and the first breach.
 
-Entry point: `run_trial`. It is strict about nothing: actions that cannot happen (any more) are left out, so that
-shrinking may drop what it likes; the trial's own steps are the run that did happen.
+Entry point: `run_trial`. It is strict about nothing: actions that cannot happen (any more) are left
+out, so that shrinking may drop what it likes; the trial's own steps are the run that did happen.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class Rules:
     """Whether the engine must do as the specification does."""
 
 
-def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action], *, explain: bool = False) -> Trial:
+def run_trial(
+    rules: Rules, engine: Engine, actions: Iterable[Action], *, explain: bool = False
+) -> Trial:
     """Runs actions until the first breach. Actions that cannot happen are left out."""
     trial = Trial()
     with hang_alarms():
@@ -89,9 +91,7 @@ def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action], *, explai
     return trial
 
 
-def _take(
-    trial: Trial, run: Run, judge: Judge, lockstep: Lockstep | None, action: Action
-) -> None:
+def _take(trial: Trial, run: Run, judge: Judge, lockstep: Lockstep | None, action: Action) -> None:
     try:
         seen = run.step(action)
     except EngineFault as fault:
@@ -107,17 +107,13 @@ def _take(
 
 def breach_of_fault(fault: EngineFault) -> Breach:
     """An engine's fault, as a finding."""
-    return Breach(
-        fault.name, FAULT_RULES[fault.name], (fault.evidence,), "engine", fault.traceback
-    )
+    return Breach(fault.name, FAULT_RULES[fault.name], (fault.evidence,), "engine", fault.traceback)
 
 
 def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
     """The action as it can happen now; None if it cannot."""
     if isinstance(wanted, AddRequest):
-        in_flight = {
-            name for step in model.in_flight for name in step.output.num_scheduled_tokens
-        }
+        in_flight = {name for step in model.in_flight for name in step.output.num_scheduled_tokens}
         name = wanted.request.request_id
         return None if name in model.live or name in in_flight else wanted
     if isinstance(wanted, FinishRequests):

@@ -1,7 +1,7 @@
 """Weighted random walks through an environment: what happens next, drawn so that runs get deep.
 
-Entry point: `draw_action`. Aborts are rare, since they would drown the rest, and a step that is in flight mostly
-returns before the next event, as in a real engine.
+Entry point: `draw_action`. Aborts are rare, since they would drown the rest, and a step that is in
+flight mostly returns before the next event, as in a real engine.
 """
 
 from __future__ import annotations

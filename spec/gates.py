@@ -76,9 +76,7 @@ def tokens_left(config: SchedulerConfig, output: SchedulerOutput) -> int:
     )
 
 
-def is_ready(
-    config: SchedulerConfig, in_flight: tuple[StepInFlight, ...], request_id: str
-) -> bool:
+def is_ready(config: SchedulerConfig, in_flight: tuple[StepInFlight, ...], request_id: str) -> bool:
     """Whether no voided step of a waiting request is in flight, where the dialect waits for that."""
     return not config.wait_for_stale_output or all(
         request_id not in step.voided for step in in_flight

@@ -18,7 +18,13 @@ from spec.gates import (
     num_reserved_blocks,
     tokens_left,
 )
-from spec.interface import EngineCoreOutput, Observation, RequestObservation, SchedulerConfig, SchedulerOutput
+from spec.interface import (
+    EngineCoreOutput,
+    Observation,
+    RequestObservation,
+    SchedulerConfig,
+    SchedulerOutput,
+)
 from spec.model import (
     AddRequest,
     FinishRequests,
@@ -62,7 +68,7 @@ def input_budget_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[
         yield f"{total} tokens are batched, max_num_batched_tokens={config.max_num_batched_tokens}"
 
 
-@invariant(source="vllm/config/scheduler.py: max_num_seqs", on=(Schedule,))
+@invariant(source="vllm/config/scheduler.py: max_num_seqs", of_state=True)
 def max_num_seqs_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """At most max_num_seqs requests run at once."""
     if len(seen.after.running) > config.max_num_seqs:
@@ -72,7 +78,7 @@ def max_num_seqs_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[
 # ---- no block is used twice, none is lost ----------------------------------------------------------------
 
 
-@invariant(source=f"{POOL}.touch, free_blocks")
+@invariant(source=f"{POOL}.touch, free_blocks", of_state=True)
 def ref_cnt_counts_holders(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A block's ref_cnt is the number of block tables that hold it."""
     held = seen.num_holders
@@ -84,7 +90,7 @@ def ref_cnt_counts_holders(config: SchedulerConfig, seen: Transition) -> Iterato
             yield f"block {block_id} has ref_cnt={ref_cnt}, however {num_holders} block tables hold it"
 
 
-@invariant(source=f"{POOL}.get_new_blocks")
+@invariant(source=f"{POOL}.get_new_blocks", of_state=True)
 def no_block_is_free_and_held(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A block stands in the free queue, once, or in block tables, never both."""
     free, held = seen.after.free_block_ids, seen.num_holders
@@ -95,7 +101,7 @@ def no_block_is_free_and_held(config: SchedulerConfig, seen: Transition) -> Iter
         yield f"the free queue {free} names a block twice"
 
 
-@invariant(source=f"{POOL}.free_blocks")
+@invariant(source=f"{POOL}.free_blocks", of_state=True)
 def blocks_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """The free queue and the block tables together are always the whole pool."""
     after = {*seen.after.free_block_ids, *seen.num_holders}
@@ -111,7 +117,7 @@ def blocks_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[
         )
 
 
-@invariant(source="vllm/v1/core/kv_cache_manager.py: allocate_slots")
+@invariant(source="vllm/v1/core/kv_cache_manager.py: allocate_slots", of_state=True)
 def block_tables_are_exact(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A running request holds the blocks of its computed tokens, each once; a waiting one holds none."""
     running = seen.after.running
@@ -170,7 +176,7 @@ def no_admission_after_preemption(config: SchedulerConfig, seen: Transition) -> 
         yield f"{admitted} are admitted in a step that preempted {preempted}"
 
 
-@invariant(source="vllm/v1/core/sched/scheduler.py: requests, waiting, running")
+@invariant(source="vllm/v1/core/sched/scheduler.py: requests, waiting, running", of_state=True)
 def requests_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Every live request stands in exactly one queue, the one that its status says; nobody else does."""
     after = seen.after
@@ -272,10 +278,9 @@ def counters_are_monotone(config: SchedulerConfig, seen: Transition) -> Iterator
             yield f"{name} is admitted at token {start}, it had computed {before.num_computed_tokens}"
 
 
-@invariant(source="vllm/v1/request.py: num_tokens, num_preemptions")
+@invariant(source="vllm/v1/request.py: num_tokens, num_preemptions", of_state=True)
 def token_counts_follow_the_client(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """A request's tokens are its prompt and what was delivered of it; preemptions are counted one by one."""
-    preempted = seen.preempted
+    """A request's tokens are its prompt and what was delivered of it."""
     for name, after in seen.after.requests.items():
         live = seen.live_after.get(name)
         if live is None:
@@ -285,14 +290,23 @@ def token_counts_follow_the_client(config: SchedulerConfig, seen: Transition) ->
         counts = (after.num_prompt_tokens, after.num_output_tokens, after.num_tokens)
         if counts != expected:
             yield f"{name} counts (prompt, output, all) = {counts}, its client knows {expected}"
+
+
+@invariant(source="vllm/v1/request.py: num_preemptions", needs=("num_preemptions",))
+def preemptions_are_counted(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A request counts its preemptions one by one, from none at its arrival."""
+    for name, after in seen.after.requests.items():
         before = seen.before.requests.get(name)
-        num_before = 0 if before is None else before.num_preemptions
-        if after.num_preemptions is not None and num_before is not None:
-            if after.num_preemptions != num_before + preempted.count(name):
-                yield f"{name} has num_preemptions={after.num_preemptions}, {num_before} before"
+        num_before = 0 if before is None else before.num_preemptions or 0
+        if after.num_preemptions != num_before + seen.preempted.count(name):
+            yield f"{name} has num_preemptions={after.num_preemptions}, {num_before} before"
 
 
-@invariant(source="vllm/v1/request.py: num_computed_tokens", needs=("num_output_placeholders",))
+@invariant(
+    source="vllm/v1/request.py: num_computed_tokens",
+    needs=("num_output_placeholders",),
+    of_state=True,
+)
 def computed_is_within_tokens(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Nothing is computed beyond the tokens that are known or being sampled, nor up to max_model_len."""
     for name, request in seen.after.requests.items():
@@ -304,7 +318,11 @@ def computed_is_within_tokens(config: SchedulerConfig, seen: Transition) -> Iter
             yield f"{name} has num_output_placeholders={num_placeholders}"
 
 
-@invariant(source="vllm/v1/core/sched/async_scheduler.py", needs=("num_output_placeholders",))
+@invariant(
+    source="vllm/v1/core/sched/async_scheduler.py",
+    needs=("num_output_placeholders",),
+    of_state=True,
+)
 def placeholders_count_pending_samples(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Under async scheduling a request has one placeholder for each step in flight that samples for it; else none."""
     if not config.wait_for_stale_output:
@@ -321,7 +339,11 @@ def placeholders_count_pending_samples(config: SchedulerConfig, seen: Transition
             )
 
 
-@invariant(source="vllm/v1/request.py: num_in_flight_tokens", needs=("num_in_flight_tokens",))
+@invariant(
+    source="vllm/v1/request.py: num_in_flight_tokens",
+    needs=("num_in_flight_tokens",),
+    of_state=True,
+)
 def in_flight_tokens_are_counted(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """num_in_flight_tokens is what steps in flight compute for a request, voided parts included."""
     for name, request in seen.after.requests.items():
@@ -364,7 +386,9 @@ def grants_are_maximal(config: SchedulerConfig, seen: Transition) -> Iterator[st
         if name in seen.before.running:
             expected = compute_running_grant(config, seen, name, request)
         else:
-            expected = cap_long_prefill(config, seen.before, request.num_tokens - starts.get(name, 0))
+            expected = cap_long_prefill(
+                config, seen.before, request.num_tokens - starts.get(name, 0)
+            )
         expected = max(min(expected, num_left), 0)
         num_tokens = output.num_scheduled_tokens.get(name, 0)
         if num_tokens != expected:
@@ -386,9 +410,7 @@ def compute_running_grant(
     ):
         return 0
     gap = request.num_tokens + num_placeholders - num_computed
-    return min(
-        cap_long_prefill(config, seen.before, gap), config.max_model_len - 1 - num_computed
-    )
+    return min(cap_long_prefill(config, seen.before, gap), config.max_model_len - 1 - num_computed)
 
 
 @invariant(source=SCHEDULE, on=(Schedule,))
@@ -584,7 +606,9 @@ def find_finish_reason(
 # ---- claims: checked where a configuration asks for them -------------------------------------------------
 
 
-@invariant(source="vllm/config/scheduler.py: scheduler_reserve_full_isl", on=(Schedule,), is_claim=True)
+@invariant(
+    source="vllm/config/scheduler.py: scheduler_reserve_full_isl", on=(Schedule,), is_claim=True
+)
 def prompts_are_not_preempted(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """No admitted prompt is preempted before all of it is computed."""
     for name in seen.preempted:

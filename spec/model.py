@@ -114,7 +114,7 @@ class Environment:
             )
 
 
-@frozen
+@define
 class LiveRequest:
     """A request that has arrived and has not ended, as its client knows it.
 
@@ -133,7 +133,7 @@ class LiveRequest:
         return len(self.token_ids) - len(self.new.prompt_token_ids)
 
 
-@frozen
+@define
 class StepInFlight:
     """A step that is scheduled and has not returned. Replaced, never changed in place."""
 
@@ -223,6 +223,7 @@ class Model:
         self.num_arrivals = 0
         # Arrivals of the menu that have been made before, by shape, number and rank.
         self._made: dict[tuple[int, int, int], AddRequest] = {}
+        self._aborts: dict[str, FinishRequests] = {}
 
     def enabled_actions(self) -> list[Action]:
         """All that may happen next, in a fixed order."""
@@ -257,14 +258,21 @@ class Model:
         return action
 
     def share_menu(self, other: Model) -> None:
-        """Uses the arrivals that a model of the same environment has made."""
+        """Uses the actions that a model of the same environment has made."""
         self._made = other._made
+        self._aborts = other._aborts
 
     def aborts(self) -> list[FinishRequests]:
         """One abort for each live request."""
         if not self.bounds.with_aborts:
             return []
-        return [FinishRequests((request_id,)) for request_id in self.live]
+        return [self._make_abort(request_id) for request_id in self.live]
+
+    def _make_abort(self, request_id: str) -> FinishRequests:
+        abort = self._aborts.get(request_id)
+        if abort is None:
+            abort = self._aborts[request_id] = FinishRequests((request_id,))
+        return abort
 
     def may_schedule(self) -> bool:
         """Whether another step may be put in flight."""
@@ -333,7 +341,7 @@ class Model:
     def _update(self, action: UpdateFromOutput) -> Outcome:
         step, *later = self.in_flight
         self.in_flight = tuple(later)
-        sampled: dict[str, list[int]] = dict.fromkeys(step.output.num_scheduled_tokens, [])
+        sampled: dict[str, list[int]] = {name: [] for name in step.output.num_scheduled_tokens}
         sampled.update(action.sampled_token_ids)
         results = self.scheduler.update_from_output(step.output, ModelRunnerOutput(sampled))
         self.live = deliver(self.live, results)

@@ -34,6 +34,8 @@ class Invariant:
     """The actions after which it is looked at; it cannot break at others."""
     needs: tuple[str, ...]
     """Fields of an observation, a request or an output that an engine may not have; without them it is not checked."""
+    of_state: bool
+    """Whether it judges nothing but the state after the action, so that an explorer need ask once per state."""
     is_claim: bool
     """Whether it is only checked where a configuration asks for it, since it does not hold everywhere."""
     source: str
@@ -70,13 +72,14 @@ def invariant(
     source: str,
     on: tuple[type, ...] = EVERY_ACTION,
     needs: tuple[str, ...] = (),
+    of_state: bool = False,
     is_claim: bool = False,
 ) -> Callable[[AnyCheck], AnyCheck]:
     """Registers a check under its function's name. Raises `ValueError` for a duplicate or an undocumented one."""
 
     def register(check: AnyCheck) -> AnyCheck:
         name, rule = _identity(check, INVARIANTS)
-        INVARIANTS[name] = Invariant(name, rule, check, on, needs, is_claim, source)
+        INVARIANTS[name] = Invariant(name, rule, check, on, needs, of_state, is_claim, source)
         return check
 
     return register
@@ -93,7 +96,9 @@ def witness(*, on: tuple[type, ...] = (Schedule,)) -> Callable[[AnySighting], An
     return register
 
 
-def _identity(function: Callable[..., object], taken: dict[str, Invariant] | dict[str, Witness]) -> tuple[str, str]:
+def _identity(
+    function: Callable[..., object], taken: dict[str, Invariant] | dict[str, Witness]
+) -> tuple[str, str]:
     name = function.__name__
     if name in taken:
         raise ValueError(f"{name} is registered twice; choose another name")
@@ -108,4 +113,6 @@ def _is_shown(seen: Transition, name: str) -> bool:
     if name in SchedulerOutput.__slots__:
         return seen.outcome.output is not None and getattr(seen.outcome.output, name) is not None
     # An engine shows a field for all of its requests, or for none.
-    return all(getattr(r, name) is not None for r in itertools.islice(seen.after.requests.values(), 1))
+    return all(
+        getattr(r, name) is not None for r in itertools.islice(seen.after.requests.values(), 1)
+    )

@@ -10,11 +10,12 @@ Left out of the value on purpose: what only ever grows or is only reported (`num
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from spec.block_pool import BlockPool
 from spec.interface import BlockContent, SchedulerOutput
-from spec.model import Environment, LiveRequest, Model, StepInFlight
+from spec.model import AddRequest, Environment, LiveRequest, Model, StepInFlight
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
 
@@ -38,6 +39,17 @@ class SpecModel(Model):
         )
 
 
+_counters_of = attrgetter(
+    "status",
+    "num_output_tokens",
+    "num_computed_tokens",
+    "num_in_flight_tokens",
+    "num_stale_output_tokens",
+    "num_output_placeholders",
+    "num_blocks",
+)
+
+
 def canonical_order(model: SpecModel) -> list[Request]:
     """The live requests by queue order, running first: a state's names are the places in it."""
     return model.scheduler.running + model.scheduler.waiting.items
@@ -47,27 +59,15 @@ def freeze(model: SpecModel) -> Snapshot:
     """Returns the canonical value of a state."""
     scheduler, live = model.scheduler, model.live
     order = scheduler.running + scheduler.waiting.items
-    requests = tuple(
-        [
-            (
-                live[r.request_id].shape,
-                r.status,
-                r.num_output_tokens,
-                r.num_computed_tokens,
-                r.num_in_flight_tokens,
-                r.num_stale_output_tokens,
-                r.num_output_placeholders,
-                r.num_blocks,
-            )
-            for r in order
-        ]
-    )
+    requests = tuple(map(_counters_of, order))
+    shapes = tuple([live[r.request_id].shape for r in order])
     in_flight: Snapshot = ()
     if model.in_flight:
         names = {r.request_id: index for index, r in enumerate(order)}
         in_flight = tuple([_freeze_step(step, names) for step in model.in_flight])
     return (
         len(scheduler.running),
+        shapes,
         requests,
         in_flight,
         _freeze_arrivals(model, order) if scheduler.config.policy == "priority" else (),
@@ -118,14 +118,15 @@ def _freeze_blocks(model: SpecModel, order: list[Request]) -> Snapshot:
 
 def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
     """Builds a state of `root`'s configuration and environment from its canonical value."""
-    num_running, requests, in_flight, arrivals, tokens, blocks, num_arrivals = value
+    num_running, shapes, requests, in_flight, arrivals, tokens, blocks, num_arrivals = value
     model = SpecModel(root.bounds, ReferenceScheduler(root.scheduler.config))
     model.share_menu(root)
     scheduler = model.scheduler
     order: list[Request] = []
     ranks = {index: rank for rank, index in enumerate(arrivals)}
-    for index, fields in enumerate(requests):
-        request, live = _thaw_request(root, index, ranks.get(index, index), fields)
+    for index, (shape, counters) in enumerate(zip(shapes, requests, strict=True)):
+        arrival = root.make_arrival(shape, index, ranks.get(index, index))
+        request, live = _thaw_request(arrival, counters)
         if tokens:
             request.token_ids = tokens[index]
             live = LiveRequest(live.new, tokens[index], live.shape)
@@ -143,14 +144,10 @@ def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
     return model
 
 
-def _thaw_request(
-    root: SpecModel, index: int, rank: int, fields: Snapshot
-) -> tuple[Request, LiveRequest]:
-    shape = fields[0]
-    new = root.make_arrival(shape, index, rank).request
+def _thaw_request(arrival: AddRequest, counters: Snapshot) -> tuple[Request, LiveRequest]:
+    new = arrival.request
     request = Request(new)
     (
-        _,
         request.status,
         request.num_output_tokens,
         request.num_computed_tokens,
@@ -158,10 +155,10 @@ def _thaw_request(
         request.num_stale_output_tokens,
         request.num_output_placeholders,
         request.num_blocks,
-    ) = fields
+    ) = counters
     # Where tokens do not matter, any will do.
     request.token_ids = new.prompt_token_ids + (0,) * request.num_output_tokens
-    return request, LiveRequest(new, request.token_ids, shape)
+    return request, LiveRequest(new, request.token_ids, arrival.shape)
 
 
 def _thaw_step(step: Snapshot) -> StepInFlight:

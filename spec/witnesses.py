@@ -91,8 +91,7 @@ def overtaking(config: SchedulerConfig, seen: Transition) -> bool:
     before = seen.before.waiting
     places = [before.index(name) for name in seen.admitted]
     return any(
-        not is_ready(config, seen.in_flight, name)
-        for name in before[: max(places, default=0)]
+        not is_ready(config, seen.in_flight, name) for name in before[: max(places, default=0)]
     )
 
 

@@ -158,7 +158,9 @@ class GhostWorker:
             self.writers[request_id] = Writer(salts.get(request_id), known)
         for request_id, cached in output.scheduled_cached_reqs.items():
             if request_id not in self.block_tables:
-                report.diff.append(f"{request_id} is sent as cached, however the worker never saw it")
+                report.diff.append(
+                    f"{request_id} is sent as cached, however the worker never saw it"
+                )
                 continue
             starts[request_id] = cached.num_computed_tokens
             if cached.resumed:
@@ -196,7 +198,11 @@ class GhostWorker:
 
     def _write(self, request_id: str, start: int, num_tokens: int) -> Iterator[int]:
         """Writes KV for positions `[start, start + num_tokens)`; yields the blocks it goes to."""
-        writer, table, size = self.writers[request_id], self.block_tables[request_id], self.block_size
+        writer, table, size = (
+            self.writers[request_id],
+            self.block_tables[request_id],
+            self.block_size,
+        )
         position, end = start, start + num_tokens
         while position < end:
             index = position // size
@@ -231,7 +237,11 @@ class GhostWorker:
 
     def _check_reads(self, request_id: str, start: int, report: WorkerReport) -> None:
         """Attention reads all positions before `start`; each must hold the KV of the request's own tokens."""
-        writer, table, size = self.writers[request_id], self.block_tables[request_id], self.block_size
+        writer, table, size = (
+            self.writers[request_id],
+            self.block_tables[request_id],
+            self.block_size,
+        )
         for index in range((start + size - 1) // size):
             num_needed = min(size, start - index * size)
             block = self.blocks.get(table[index])
@@ -249,11 +259,7 @@ class GhostWorker:
             return True
         end = index * self.block_size + num_needed
         mine, theirs = writer.token_ids[:end], block.writer.token_ids[:end]
-        return (
-            len(mine) == end
-            and mine == theirs
-            and writer.cache_salt == block.writer.cache_salt
-        )
+        return len(mine) == end and mine == theirs and writer.cache_salt == block.writer.cache_salt
 
     def _fault_of_published(self, block_id: int, content: BlockContent | None) -> str | None:
         block, size = self.blocks.get(block_id), self.block_size

@@ -1,17 +1,21 @@
-"""Random walks of our engine beside the reference scheduler: the same actions, the same answers."""
+"""Random walks of two schedulers side by side: the same actions, and so the same answers."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from impl.scheduler import FastScheduler
 from spec.interface import (
     NewRequest,
     RepetitionDetection,
     RequestStatus,
+    Scheduler,
     SchedulerConfig,
 )
 from spec.model import (
@@ -26,32 +30,42 @@ from spec.model import (
 from spec.scheduler import ReferenceScheduler
 
 EOS = 2
+TOKENS = (0, 0, 0, 0, 0, 3, 3, 1, EOS)
 MAX_LIVE_REQUESTS = 6
+
+Make = Callable[[SchedulerConfig], Scheduler]
 
 
 def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
-    """Draws a small configuration, tight enough that requests get in each other's way; `fixed` fields are given."""
-    max_model_len = fixed.get("max_model_len", rng.randint(3, 24))
+    """Draws a small config in which requests get in each other's way; `fixed` fields are given."""
+    max_model_len = fixed.get("max_model_len", rng.choice((3, 8, 16, 24, 32)))
     block_size = fixed.get("block_size", rng.randint(1, 4))
-    chunked = fixed.get("enable_chunked_prefill", rng.random() < 0.85)
-    budget = rng.randint(1, 20) if chunked else rng.randint(max_model_len - 1, 40)
-    reserve_full = fixed.get("scheduler_reserve_full_isl", rng.random() < 0.7)
+    is_chunked = fixed.get("enable_chunked_prefill", rng.random() < 0.85)
+    is_reserving = fixed.get(
+        "scheduler_reserve_full_isl",
+        fixed.get("reserve_admitted_prefills", False) or rng.random() < 0.7,
+    )
+    budget = rng.choice((1, 4, 8, 12, 20, 30)) if is_chunked else rng.randint(max_model_len - 1, 40)
+    # Most pools are tight; some are smaller than one request, which may then wait for ever.
+    num_blocks_of_one = (max_model_len + block_size - 1) // block_size
+    num_blocks = num_blocks_of_one + rng.randint(0, rng.choice((1, 3, 3, 2 * num_blocks_of_one)))
+    if rng.random() < 0.1:
+        num_blocks = rng.randint(1, num_blocks_of_one)
     fields: dict[str, Any] = {
         "max_num_batched_tokens": budget + rng.choice((0, 0, 3)),
         "max_num_scheduled_tokens": budget,
-        "max_num_seqs": rng.randint(1, 5),
+        "max_num_seqs": rng.choice((1, 2, 4, 4, 6, 6, 6, 6)),
         "max_model_len": max_model_len,
         "block_size": block_size,
-        # From a pool smaller than one request to one that is rarely exhausted.
-        "num_blocks": rng.randint(1, 3 * max_model_len // block_size + 1),
-        "long_prefill_token_threshold": rng.choice((0, 0, 1, 3, 5)),
+        "num_blocks": num_blocks,
+        "long_prefill_token_threshold": rng.choice((0, 0, 0, 2, 5)),
         "policy": rng.choice(("fcfs", "priority")),
         "enable_prefix_caching": rng.random() < 0.6,
         "async_scheduling": rng.random() < 0.5,
-        "enable_chunked_prefill": chunked,
-        "scheduler_reserve_full_isl": reserve_full,
-        "reserve_admitted_prefills": reserve_full and rng.random() < 0.3,
-        "num_watermark_blocks": rng.choice((0, 0, 0, 1, 2)),
+        "enable_chunked_prefill": is_chunked,
+        "scheduler_reserve_full_isl": is_reserving,
+        "reserve_admitted_prefills": is_reserving and rng.random() < 0.3,
+        "num_watermark_blocks": rng.choice((0, 0, 0, 0, 1, 2)),
         "publish_at_grant": rng.random() < 0.2,
         "same_step_prefix_hits": rng.random() < 0.7,
         "threshold_spares_lone_request": rng.random() < 0.7,
@@ -68,18 +82,32 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
 
 @define
 class Walk:
-    """Both schedulers, each in a model of its own, and the choices of the environment."""
+    """Two schedulers, each in a model of its own, and an environment that chooses for both."""
 
     config: SchedulerConfig
     rng: Random
     max_in_flight: int
-    fast: Model = field(init=False)
-    spec: Model = field(init=False)
-    actions: list[Action] = field(factory=list)
+    """Steps in flight at once."""
+    make_reference: Make = ReferenceScheduler
+    make_checked: Make = FastScheduler
+    reference: Model = field(
+        init=False,
+        default=Factory(lambda self: Model(None, self.make_reference(self.config)), True),
+    )
+    checked: Model = field(
+        init=False,
+        default=Factory(lambda self: Model(None, self.make_checked(self.config)), True),
+    )
+    actions: list[Action] = field(init=False, factory=list)
+    reached: Counter[str] = field(init=False, factory=Counter)
+    """What has happened, and how often."""
 
-    def __attrs_post_init__(self) -> None:
-        self.fast = Model(None, FastScheduler(self.config))
-        self.spec = Model(None, ReferenceScheduler(self.config))
+    @classmethod
+    def from_seed(cls, seed: int, **fixed: Any) -> Walk:
+        """Draws a config, and how many steps may be in flight."""
+        rng = Random(seed)
+        config = make_config(rng, **fixed)
+        return cls(config, rng, rng.choice((1, 2, 3, 3)) if config.async_scheduling else 1)
 
     def take(self, num_actions: int) -> None:
         """Does so many random actions; raises AssertionError at the first difference."""
@@ -89,47 +117,55 @@ class Walk:
     def do(self, action: Action) -> Outcome:
         """Does an action on both sides and compares all that can be seen, order included."""
         self.actions.append(action)
-        want, got = self.spec.do(action), self.fast.do(action)
-        assert _show(want) == _show(got), self._tell()
-        assert self.spec.scheduler.observe() == self.fast.scheduler.observe(), self._tell()
-        return got
+        expected, actual = self.reference.do(action), self.checked.do(action)
+        assert show(expected) == show(actual), self._tell()
+        expected_state = self.reference.scheduler.observe()
+        actual_state = self.checked.scheduler.observe()
+        assert expected_state == actual_state, self._tell()
+        self._note(action, actual)
+        return actual
+
+    def fork(self) -> Walk:
+        """Copies the walk, schedulers included; the copy goes its own way."""
+        return deepcopy(self)
+
+    # ---- the environment -------------------------------------------------------------------------
 
     def choose(self) -> Action:
         """Draws what happens next."""
         draw = self.rng.random()
-        live = list(self.spec.live)
-        if draw < 0.2 and len(live) < MAX_LIVE_REQUESTS:
+        live = list(self.reference.live)
+        if len(live) < 2 or (draw < 0.25 and len(live) < MAX_LIVE_REQUESTS):
             return AddRequest(self._make_request())
-        if draw < 0.25 and live:
-            names = tuple(self.rng.sample(live, self.rng.randint(1, min(2, len(live)))))
-            status = self.rng.choice(
-                (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_STOPPED)
-            )
-            return FinishRequests((*names, "unknown"), status)
-        num_in_flight = len(self.spec.in_flight)
-        if num_in_flight < self.max_in_flight and (num_in_flight == 0 or draw < 0.65):
+        if 0.25 <= draw < 0.27:
+            return self._make_end(live)
+        num_in_flight = len(self.reference.in_flight)
+        if num_in_flight < self.max_in_flight and (num_in_flight == 0 or draw < 0.75):
             return Schedule()
-        return self._make_update()
+        samplers = self.reference.live_samplers()
+        return UpdateFromOutput({name: [self.rng.choice(TOKENS)] for name in samplers})
 
-    def _make_update(self) -> Action:
-        samplers = self.spec.live_samplers()
-        return UpdateFromOutput({name: [self.rng.choice((0, 0, 0, 1, EOS))] for name in samplers})
+    def _make_end(self, live: list[str]) -> Action:
+        names = self.rng.sample(live, self.rng.randint(1, min(2, len(live))))
+        statuses = (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_STOPPED)
+        return FinishRequests((*names, "unknown"), self.rng.choice(statuses))
 
     def _make_request(self) -> NewRequest:
-        rng = self.rng
+        rng, number = self.rng, self.reference.num_arrivals
         detection = RepetitionDetection(rng.randint(0, 3), rng.randint(0, 2), rng.randint(1, 3))
         return NewRequest(
             # Names sort otherwise than arrivals.
-            request_id=f"{rng.choice('abc')}{self.spec.num_arrivals}",
+            request_id=f"{rng.choice('abc')}{number}",
             prompt_token_ids=self._make_prompt(),
-            max_tokens=rng.randint(1, 12),
-            min_tokens=rng.choice((0, 0, 3)),
-            eos_token_id=rng.choice((None, None, EOS)),
-            stop_token_ids=rng.choice(((), (), (1, 7))),
-            repetition_detection=rng.choice((None, None, detection)),
+            max_tokens=rng.choice((1, 6, 12, 24)),
+            # More than may ever be reached, in older dialects, lets a request run for ever.
+            min_tokens=rng.choice((0,) * 8 + (1, 2, 6)),
+            eos_token_id=rng.choice((None, None, None, EOS)),
+            stop_token_ids=rng.choice(((), (), (), (1, 7))),
+            repetition_detection=rng.choice((None, None, None, None, detection)),
             priority=rng.randint(0, 2),
             # Two arrivals may share a time.
-            arrival_time=float(self.spec.num_arrivals // 2),
+            arrival_time=float(number // 2),
             client_index=rng.randint(0, 1),
             cache_salt=rng.choice((None, None, None, "salt")),
         )
@@ -137,18 +173,33 @@ class Walk:
     def _make_prompt(self) -> tuple[int, ...]:
         """Draws a prompt that often begins like another request's text."""
         rng = self.rng
-        texts = [request.token_ids for request in self.spec.live.values()]
-        head = rng.choice(texts) if texts and rng.random() < 0.5 else (0,) * rng.randint(0, 12)
-        tail = tuple(rng.randint(0, 1) for _ in range(rng.randint(1, 6)))
+        texts = [request.token_ids for request in self.reference.live.values()]
+        head = rng.choice(texts) if texts and rng.random() < 0.5 else (0,) * rng.randint(0, 6)
+        tail = tuple(rng.randint(0, 1) for _ in range(rng.randint(1, 4)))
         return (*head, *tail)[: self.config.max_model_len - 1]
 
+    # ---- what is said of it ----------------------------------------------------------------------
+
+    def _note(self, action: Action, outcome: Outcome) -> None:
+        output = outcome.output
+        if output is not None:
+            new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
+            self.reached["preemption"] += len(output.preempted_req_ids)
+            self.reached["prefix hit"] += sum(data.num_computed_tokens > 0 for data in new.values())
+            self.reached["resumption"] += sum(data.resumed for data in cached.values())
+            self.reached["decode"] += sum(not data.new_block_ids for data in cached.values())
+        for outputs in (outcome.results or {}).values():
+            self.reached.update(sent.finish_reason for sent in outputs if sent.finish_reason)
+        if isinstance(action, FinishRequests) and self.reference.in_flight:
+            self.reached["abort in flight"] += 1
+        self.reached["stale output"] += any(step.voided for step in self.reference.in_flight)
+
     def _tell(self) -> str:
-        lines = [str(self.config), *map(str, self.actions)]
-        return "\n".join(lines)
+        return "\n".join(map(str, (self.config, *self.actions)))
 
 
-def _show(outcome: Outcome) -> tuple[object, ...]:
-    """All that was answered; dicts are equal whatever their order, so their keys are shown as well."""
+def show(outcome: Outcome) -> tuple[object, ...]:
+    """All that was answered, the order of keys included, which the equality of dicts ignores."""
     output = outcome.output
     orders = output and (
         list(output.num_scheduled_tokens),

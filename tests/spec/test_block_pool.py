@@ -31,7 +31,9 @@ operations = st.lists(
 )
 
 
-def make_pool(num_blocks: int = 8, *, caching: bool = True, uncached_first: bool = True) -> BlockPool:
+def make_pool(
+    num_blocks: int = 8, *, caching: bool = True, uncached_first: bool = True
+) -> BlockPool:
     """Builds a pool of small blocks."""
     return BlockPool(num_blocks, BLOCK_SIZE, caching, uncached_first)
 
@@ -134,7 +136,9 @@ def test_longest_cache_hit(
     assert [(cache_salt, token_ids[:end]) for end in ends[:num_blocks]] == [
         pool.block_hash[block_id] for block_id in hit.block_ids
     ]
-    assert sum(block_id in pool.free_block_queue for block_id in hit.block_ids) == hit.num_free_blocks
+    assert (
+        sum(block_id in pool.free_block_queue for block_id in hit.block_ids) == hit.num_free_blocks
+    )
 
 
 def test_hits_are_touched_before_new_blocks_are_taken() -> None:
@@ -159,7 +163,7 @@ def test_new_blocks_come_from_the_head() -> None:
 
 
 def test_taking_a_block_erases_its_hash() -> None:
-    """Fact 19: a block that is handed out is no longer found by what it held; the others still are."""
+    """Fact 19: a block that is handed out is no longer found; the others still are."""
     pool = make_pool(2)
     old = make_holder(pool, (0, 0, 1, 1))
     pool.cache_full_blocks(old, 4)
@@ -206,7 +210,7 @@ def test_content_is_not_deduplicated() -> None:
 
 
 def test_exact_multiples_make_duplicates() -> None:
-    """Fact 21: of a prompt that fills its blocks, the last is never hit, so it is computed and published again."""
+    """Fact 21: of a prompt that fills its blocks the last is never hit but published again."""
     pool = make_pool()
     for _ in range(2):
         pool.cache_full_blocks(make_holder(pool, (0, 0, 1, 1)), 4)
@@ -265,7 +269,7 @@ def test_nothing_is_published_or_found_without_caching() -> None:
 
 
 def test_new_block_ids_are_taken_once() -> None:
-    """`take_new_block_ids` names the blocks taken from the free queue since the last call, freed or not."""
+    """`take_new_block_ids` names the blocks taken since the last call, freed or not."""
     pool = make_pool()
     request = make_holder(pool, (0, 1, 2))
     pool.free(request)
@@ -295,7 +299,7 @@ def test_block_tables_are_replaced_not_changed() -> None:
 
 @given(operations)
 def test_counted_pool_counts_as_the_pool_of_identities(steps: list[Operation]) -> None:
-    """Without a prefix cache, the counted pool has the counts of the pool of identities after any operation."""
+    """Without a prefix cache, the counted pool has the counts of the pool of identities."""
     pairs = [Holders(make_pool(caching=False)), Holders(CountedBlockPool(8))]
     for step in steps:
         counts = []

@@ -1,6 +1,6 @@
 """Every dialect field: what happens with one value, and what with the other.
 
-A test is named after its field; `test_every_dialect_field_has_a_test` sees to it that none is missing.
+A test is named after its field; `test_every_dialect_field_has_a_test` sees that none is missing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import ast
 import inspect
 from textwrap import dedent
 
+import attrs
 import pytest
 
-from spec import interface
 from spec.dialects import DIALECTS
 from spec.interface import SchedulerConfig
 from tests.spec.support import Driver, make_config, make_request
@@ -41,10 +41,10 @@ def test_every_dialect_field_has_a_test() -> None:
 
 @pytest.mark.parametrize("reserve", [False, True])
 def test_reserve_admitted_prefills(*, reserve: bool) -> None:
-    """The gate looks at free blocks but reserves none, so two prompts pass it for one prompt's memory.
+    """The gate reserves none of the free blocks, so two prompts pass it for one's memory.
 
-    One step later the second is preempted in mid-prompt. The reserve-aware gate leaves alone what the first
-    still needs, and the second waits.
+    One step later the second is preempted in mid-prompt. The reserve-aware gate leaves alone what
+    the first still needs, and the second waits.
     """
     config = SchedulerConfig(
         max_num_batched_tokens=18,
@@ -68,7 +68,7 @@ def test_reserve_admitted_prefills(*, reserve: bool) -> None:
 
 @pytest.mark.parametrize("at_grant", [False, True])
 def test_publish_at_grant(*, at_grant: bool) -> None:
-    """A chunk that is granted, published and taken back in one step stays findable, though it never ran.
+    """A chunk that is published and taken back in one step stays findable, though it never ran.
 
     The victim itself resumes with more computed tokens than any step has computed.
     """
@@ -119,7 +119,7 @@ def test_same_step_prefix_hits(*, same_step: bool, is_running: bool) -> None:
 
 @pytest.mark.parametrize(("spares", "expected"), [(True, 16), (False, 3)])
 def test_threshold_spares_lone_request(*, spares: bool, expected: int) -> None:
-    """Fact 13: from 0.32 on the threshold is lifted when running + waiting <= 1 at the start of the step."""
+    """Fact 13: from 0.32 on the threshold is lifted when running + waiting <= 1."""
     config = make_config(long_prefill_token_threshold=3, threshold_spares_lone_request=spares)
     driver = Driver(config, make_request("A", 30))
     # The first step admits A, in the second it runs.
@@ -129,7 +129,7 @@ def test_threshold_spares_lone_request(*, spares: bool, expected: int) -> None:
 
 @pytest.mark.parametrize(("uncached_first", "queue"), [(True, [3, 4, 2, 1]), (False, [4, 3, 2, 1])])
 def test_uncached_blocks_first(*, uncached_first: bool, queue: list[int]) -> None:
-    """Fact 20: blocks freed without a hash go to the head of the free queue (0.16, 0.11: to the tail)."""
+    """Fact 20: blocks freed without a hash go to the head (0.16, 0.11: to the tail)."""
     config = make_config(
         enable_prefix_caching=True, num_blocks=4, uncached_blocks_first=uncached_first
     )
@@ -141,10 +141,8 @@ def test_uncached_blocks_first(*, uncached_first: bool, queue: list[int]) -> Non
 
 @pytest.mark.parametrize(("goes_on", "expected"), [(True, {"B": 1}), (False, {})])
 def test_continue_after_self_preemption(*, goes_on: bool, expected: dict[str, int]) -> None:
-    """Fact 4: after a self-preemption the priority policy goes on at the same index (0.16, 0.11: stops)."""
-    config = make_config(
-        policy="priority", num_blocks=2, continue_after_self_preemption=goes_on
-    )
+    """Fact 4: after a self-preemption priority goes on at the same index (0.16, 0.11: stops)."""
+    config = make_config(policy="priority", num_blocks=2, continue_after_self_preemption=goes_on)
     driver = Driver(config, make_request("A", 3, priority=LOW))
     driver.step()
     driver.add(make_request("B", 2, priority=HIGH))
@@ -175,7 +173,7 @@ def test_fcfs_has_nothing_left_after_a_self_preemption() -> None:
     ],
 )
 def test_cursor_follows_victim(*, rule: str, is_victim_scheduled: bool, served: list[str]) -> None:
-    """Fact 2: if the victim stood before the cursor, the cursor moves back by one, scheduled or not.
+    """Fact 2: if the victim stood before the cursor, it moves back by one, scheduled or not.
 
     In 0.16 it does so only if the victim was scheduled, in 0.11 never; then C is passed over.
     """
@@ -203,7 +201,7 @@ def test_cursor_follows_victim(*, rule: str, is_victim_scheduled: bool, served: 
 
 
 def make_driver_with_stale_output(**changes: object) -> Driver:
-    """B was preempted while a step that samples its first token is in flight; there is room for it again."""
+    """B was preempted while its first token is being sampled; there is room for it again."""
     config = make_config(num_blocks=4, async_scheduling=True, **changes)
     driver = Driver(config, make_request("A", 8), make_request("B", 6))
     driver.schedule()
@@ -214,7 +212,7 @@ def make_driver_with_stale_output(**changes: object) -> Driver:
 
 @pytest.mark.parametrize(("waits", "expected"), [(True, {}), (False, {"B": 6})])
 def test_wait_for_stale_output(*, waits: bool, expected: dict[str, int]) -> None:
-    """Fact 11: while stale output is in flight a waiting request is not ready (0.16, 0.11: no such gate)."""
+    """Fact 11: while stale output is in flight a request is not ready (0.16, 0.11: no gate)."""
     driver = make_driver_with_stale_output(wait_for_stale_output=waits)
     assert expected == driver.schedule().num_scheduled_tokens
     if waits:
@@ -224,7 +222,7 @@ def test_wait_for_stale_output(*, waits: bool, expected: dict[str, int]) -> None
 
 @pytest.mark.parametrize("delivers", [True, False])
 def test_deliver_stale_output(*, delivers: bool) -> None:
-    """Fact 12: tokens of a voided step are appended and delivered; else dropped, and sampled again."""
+    """Fact 12: tokens of a voided step are delivered; else dropped, and sampled again."""
     driver = make_driver_with_stale_output(deliver_stale_output=delivers)
     results = driver.update(B=7)
     assert delivers == ("B" in results)
@@ -234,7 +232,7 @@ def test_deliver_stale_output(*, delivers: bool) -> None:
 
 @pytest.mark.parametrize(("stops", "num_steps"), [(True, 2), (False, 3)])
 def test_stop_at_max_tokens_in_flight(*, stops: bool, num_steps: int) -> None:
-    """Fact 6: async skips a request whose last token is being sampled (0.11 runs a surplus step)."""
+    """Fact 6: a request whose last token is being sampled is skipped (0.11: a surplus step)."""
     config = make_config(async_scheduling=True, stop_at_max_tokens_in_flight=stops)
     driver = Driver(config, make_request("A", 4, max_tokens=2))
     steps = [driver.schedule()]
@@ -249,7 +247,7 @@ def test_stop_at_max_tokens_in_flight(*, stops: bool, num_steps: int) -> None:
     [("stop_length", "stop"), ("min_stop_length", None), ("length_stop", "length")],
 )
 def test_stop_order(*, stop_order: str, reason: str | None) -> None:
-    """Fact 30: below min_tokens an EOS that is also the last token stops, does nothing, or counts as length."""
+    """Fact 30: an EOS that is the last token, but below min_tokens, tells the orders apart."""
     driver = Driver(
         make_config(stop_order=stop_order),
         make_request("A", 1, max_tokens=1, min_tokens=2, eos_token_id=7),
@@ -260,12 +258,12 @@ def test_stop_order(*, stop_order: str, reason: str | None) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_dialects_build(name: str) -> None:
-    """Every dialect names fields of `SchedulerConfig` and valid values, and only what differs from the default."""
+    """Every dialect builds, and names only fields that differ from the default."""
     config = make_config(**DIALECTS[name])
     default = make_config()
     assert set(DIALECTS[name]) == {
         field.name
-        for field in interface.attrs.fields(SchedulerConfig)
+        for field in attrs.fields(SchedulerConfig)
         if getattr(config, field.name) != getattr(default, field.name)
     }
 

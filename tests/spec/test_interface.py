@@ -32,11 +32,16 @@ FLAGS = tuple(
     field.name for field in attrs.fields(SchedulerConfig) if isinstance(field.default, bool)
 )
 
+WRONG_KINDS: dict[tuple[str, ...], tuple[object, ...]] = {
+    tuple(SMALLEST): (1.5, math.nan, "8", None, True, [4]),
+    FLAGS: (0, 1, "yes", None),
+    CHOICES: ("lifo", "", None, 0, []),
+}
+"""Values that are no whole number, neither true nor false, or not among the choices."""
+
 SENSELESS: list[tuple[str, object]] = [
-    *((name, value) for name, least in SMALLEST.items() for value in (least - 1, -(10**9))),
-    *((name, value) for name in SMALLEST for value in (1.5, math.nan, "8", None, True, [4])),
-    *((name, value) for name in FLAGS for value in (0, 1, "yes", None)),
-    *((name, value) for name in CHOICES for value in ("lifo", "", None, 0, [])),
+    *((name, low) for name, least in SMALLEST.items() for low in (least - 1, -(10**9))),
+    *((name, value) for names, values in WRONG_KINDS.items() for name in names for value in values),
 ]
 
 
@@ -70,7 +75,11 @@ def test_smallest_value(name: str, least: int) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "way_out"),
     [
-        ("max_num_scheduled_tokens", {"max_num_scheduled_tokens": 17}, "lower it, or raise the latter"),
+        (
+            "max_num_scheduled_tokens",
+            {"max_num_scheduled_tokens": 17},
+            "lower it, or raise the latter",
+        ),
         (
             "reserve_admitted_prefills",
             {"reserve_admitted_prefills": True, "scheduler_reserve_full_isl": False},

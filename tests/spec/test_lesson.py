@@ -1,7 +1,7 @@
 """The lesson as tests: its example step by step, its exercises, its sentences, its questions.
 
-Four requests (prompt/max_tokens) A 40/4, B 100/2, C 90/2, D 10/2 share a budget of 64 tokens, three seats and a
-pool of 12 blocks of 16 tokens.
+Four requests (prompt/max_tokens) A 40/4, B 100/2, C 90/2, D 10/2 share a budget of 64 tokens, three
+seats and a pool of 12 blocks of 16 tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from spec.block_pool import CacheHit
 from spec.interface import NewRequest, SchedulerConfig
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler, cdiv
-from tests.spec.support import Driver, choices, configs, make_environment, make_request, walk
+from tests.spec.support import (
+    Driver,
+    choices,
+    configs,
+    make_driver_for_walks,
+    make_request,
+    walk,
+)
 
 A = make_request("A", 40, max_tokens=4)
 B = make_request("B", 100, max_tokens=2)
@@ -99,11 +106,11 @@ def first_step_of(request_id: str, rows: list[Row]) -> int:
     return next(n for n, row in enumerate(rows, 1) if request_id in row.num_scheduled_tokens)
 
 
-# ---- the example ---------------------------------------------------------------------------------------
+# ---- the example ---------------------------------------------------------------------------------
 
 
 def test_example_step_by_step() -> None:
-    """B is read in three chunks while A generates, C does not fit, and D waits behind it though it would."""
+    """B is read in three chunks while A generates; C does not fit, and D waits behind it."""
     expected = [
         # A takes 3 blocks, the first chunk of B takes 2.
         Row({"A": 40, "B": 24}, 7, "no budget left"),
@@ -126,7 +133,7 @@ def test_example_needs_no_preemption() -> None:
         assert [] == driver.step().preempted_req_ids
 
 
-# ---- "Try it" ------------------------------------------------------------------------------------------
+# ---- "Try it" ------------------------------------------------------------------------------------
 
 
 def test_exercise_1_with_20_blocks_c_and_d_get_in_earlier() -> None:
@@ -150,14 +157,16 @@ def test_exercise_1_with_20_blocks_c_and_d_get_in_earlier() -> None:
     assert (6, 5) == (first_step_of("D", example), first_step_of("D", rows))
 
 
-def find_first_thrashing(num_blocks: int, *, whole_prompt_gate: bool) -> tuple[int, str, int] | None:
-    """The first step in which a request is preempted in mid-prompt: its number, the victim, its progress."""
-    config = make_lesson_config(
-        num_blocks=num_blocks, scheduler_reserve_full_isl=whole_prompt_gate
-    )
+def find_first_thrashing(
+    num_blocks: int, *, whole_prompt_gate: bool
+) -> tuple[int, str, int] | None:
+    """The first preemption in mid-prompt: the number of the step, the victim, its progress."""
+    config = make_lesson_config(num_blocks=num_blocks, scheduler_reserve_full_isl=whole_prompt_gate)
     driver = Driver(config, A, B, C, D)
     for number in range(1, 20):
-        computed = {request.request_id: request.num_computed_tokens for request in driver.scheduler.running}
+        computed = {
+            request.request_id: request.num_computed_tokens for request in driver.scheduler.running
+        }
         output = driver.step()
         for victim in output.preempted_req_ids:
             if computed[victim] < len(driver.live[victim].new.prompt_token_ids):
@@ -167,9 +176,9 @@ def find_first_thrashing(num_blocks: int, *, whole_prompt_gate: bool) -> tuple[i
 
 @pytest.mark.parametrize("num_blocks", range(7, 21))
 def test_exercise_2_first_chunk_gate_thrashes(num_blocks: int) -> None:
-    """A gate for the first chunk only lets in B (7 to 9 blocks) or C (14, 15), which then cannot grow.
+    """A gate for the first chunk lets in B (7 to 9 blocks) or C (14, 15), which then cannot grow.
 
-    At the lesson's own 12 blocks both gates say the same: C's first chunk of 50 tokens does not fit either.
+    At the lesson's own 12 blocks both gates say the same: C's chunk of 50 does not fit either.
     """
     expected = {
         7: (2, "B", 24),
@@ -205,12 +214,12 @@ def test_exercise_3_d_before_c_is_done_three_steps_sooner() -> None:
     assert 0 == last_step_of("C", example) - last_step_of("C", rows)
 
 
-# ---- "Remember this" -----------------------------------------------------------------------------------
+# ---- "Remember this" -----------------------------------------------------------------------------
 
 
 @given(configs(), choices)
 def test_remember_two_passes(config: SchedulerConfig, walk_choices: list[int]) -> None:
-    """schedule() has two passes: running requests first, in order, then the waiting queue from its head."""
+    """schedule() has two passes: running requests first, then the head of the waiting queue."""
     driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
         before = driver.running, driver.waiting
@@ -225,9 +234,7 @@ def test_remember_two_passes(config: SchedulerConfig, walk_choices: list[int]) -
         assert [name for name in before[1] if name in then] == then
 
 
-@given(
-    gap=st.integers(1, 20), num_computed_tokens=st.integers(0, 10), budget=st.integers(1, 20)
-)
+@given(gap=st.integers(1, 20), num_computed_tokens=st.integers(0, 10), budget=st.integers(1, 20))
 def test_remember_gap_and_budget(gap: int, num_computed_tokens: int, budget: int) -> None:
     """Each request gets min(gap, budget) tokens; the gap is num_tokens - num_computed_tokens."""
     config = make_lesson_config(max_num_batched_tokens=budget)
@@ -244,7 +251,7 @@ def test_remember_gap_and_budget(gap: int, num_computed_tokens: int, budget: int
     prompts=st.lists(st.integers(1, 8), max_size=8),
 )
 def test_remember_two_limits(budget: int, max_num_seqs: int, prompts: list[int]) -> None:
-    """A step is bounded by max_num_batched_tokens and, independently, by max_num_seqs; one of them binds."""
+    """Two independent limits bound a step: max_num_batched_tokens and max_num_seqs."""
     config = make_lesson_config(
         max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, num_blocks=100
     )
@@ -315,11 +322,11 @@ def counters(request: Request) -> tuple[int, int, int]:
     return request.num_computed_tokens, request.num_in_flight_tokens, request.num_tokens
 
 
-# ---- "Check yourself" ----------------------------------------------------------------------------------
+# ---- "Check yourself" ----------------------------------------------------------------------------
 
 
 def test_question_1_a_huge_arrival_stalls_nobody() -> None:
-    """Running requests come first so that a huge new prompt gets only what they leave of the budget."""
+    """Running requests come first: a huge new prompt gets only what they leave."""
     driver = Driver(make_lesson_config(), D, make_request("E", 10, max_tokens=9))
     driver.step()
     driver.add(make_request("huge", 120))
@@ -339,7 +346,7 @@ def test_question_2_not_ready_is_skipped() -> None:
 
 
 def test_question_2_no_room_stops_admission() -> None:
-    """A waiting request that does not fit stops admission: small ones must not overtake a large one."""
+    """A waiting request that does not fit stops admission: no small one overtakes it."""
     rows = run_lesson()
     assert {"A": 1, "B": 13} == rows[2].num_scheduled_tokens
     assert "C needs 6 blocks, 2 free" == rows[2].note
@@ -347,7 +354,7 @@ def test_question_2_no_room_stops_admission() -> None:
 
 
 def test_question_3_prompt_is_sent_once() -> None:
-    """The worker receives a prompt once, also if the request is preempted: a long one is costly to send."""
+    """The worker receives a prompt once, preempted or not: a long one is costly to send."""
     driver = Driver(make_lesson_config(num_blocks=4), make_request("A", 30), make_request("B", 30))
     num_prompts_sent = num_preemptions = 0
     while driver.live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,22 +16,22 @@ from spec.interface import (
     RequestStatus,
     SchedulerConfig,
 )
+from spec.model import start_positions
 from tests.spec.support import (
     Driver,
     choices,
     configs,
     make_config,
     make_driver_for_walks,
-    make_environment,
     make_request,
     walk,
 )
 
-# ---- the diff to the worker ----------------------------------------------------------------------------
+# ---- the diff to the worker ----------------------------------------------------------------------
 
 
 def test_new_then_cached() -> None:
-    """A request is new once, with prompt and table, and then a diff: new blocks, computed before the step."""
+    """A request is new once, with prompt and table; then new blocks only, and where it stands."""
     driver = Driver(make_config(max_num_batched_tokens=6), make_request("A", (1, 2, 3, 4, 5, 6, 7)))
     output = driver.step()
     assert {"A": NewRequestData((1, 2, 3, 4, 5, 6, 7), 0, [1, 2])} == output.scheduled_new_reqs
@@ -46,7 +47,7 @@ def test_new_then_cached() -> None:
 
 
 def test_resumed_requests_stand_last_with_their_whole_table() -> None:
-    """Fact 25: running requests first, then resumed ones, which carry the whole table and the hit length."""
+    """Fact 25: running requests first, then resumed ones, with the whole table and hit length."""
     driver = Driver(
         make_config(enable_prefix_caching=True),
         make_request("A", tuple(range(9))),
@@ -68,7 +69,7 @@ def test_resumed_requests_stand_last_with_their_whole_table() -> None:
 
 @given(configs(), choices)
 def test_output_is_consistent(config: SchedulerConfig, walk_choices: list[int]) -> None:
-    """Facts 3 and 25: each entry has its part of the diff, counters are from before the step, budgets add up.
+    """Facts 3 and 25: each entry has its diff, with counters from before the step; budgets add up.
 
     What a step takes from the two budgets is what it hands out, also after taking back.
     """
@@ -81,12 +82,12 @@ def test_output_is_consistent(config: SchedulerConfig, walk_choices: list[int]) 
         assert config.max_num_scheduled_tokens - total == driver.scheduler.token_budget
         assert config.max_num_batched_tokens - total == driver.scheduler.input_budget
         assert min(driver.scheduler.token_budget, driver.scheduler.input_budget) >= 0
-        entries = {**output.scheduled_new_reqs, **output.scheduled_cached_reqs}
-        assert set(output.num_scheduled_tokens) == set(entries)
-        assert len(entries) == len(output.scheduled_new_reqs) + len(output.scheduled_cached_reqs)
+        starts = start_positions(output)
+        assert set(output.num_scheduled_tokens) == set(starts)
+        assert len(starts) == len(output.scheduled_new_reqs) + len(output.scheduled_cached_reqs)
         for name, num_tokens in output.num_scheduled_tokens.items():
             assert num_tokens > 0
-            assert driver[name].num_computed_tokens == entries[name].num_computed_tokens + num_tokens
+            assert driver[name].num_computed_tokens == starts[name] + num_tokens
 
 
 def test_new_blocks_to_zero() -> None:
@@ -104,7 +105,7 @@ def test_new_blocks_to_zero() -> None:
     assert [3, 3] == output.new_block_ids_to_zero
 
 
-# ---- finished requests ---------------------------------------------------------------------------------
+# ---- finished requests ---------------------------------------------------------------------------
 
 
 def test_finished_ids_go_out_once() -> None:
@@ -149,7 +150,7 @@ def test_abort_frees_at_once(request_id: str) -> None:
 
     before = driver.scheduler.observe()
     step = driver.in_flight[0].output
-    sampled = dict.fromkeys(step.num_scheduled_tokens, [7])
+    sampled = {name: [7] for name in step.num_scheduled_tokens}
     results = driver.scheduler.update_from_output(step, ModelRunnerOutput(sampled))
     reported = {out.request_id for outputs in results.values() for out in outputs}
     assert {"R", "P"} - {request_id} == reported
@@ -157,7 +158,7 @@ def test_abort_frees_at_once(request_id: str) -> None:
 
 
 def test_finish_keeps_the_given_status() -> None:
-    """A request may be ended from outside as stopped, for a stop string that only the client sees."""
+    """A request may be ended from outside as stopped, for a stop string that the client sees."""
     driver = Driver(make_config(), make_request("A", 1))
     request = driver["A"]
     driver.scheduler.finish_requests(["A"], RequestStatus.FINISHED_STOPPED)
@@ -165,7 +166,7 @@ def test_finish_keeps_the_given_status() -> None:
 
 
 def test_stops_free_one_after_the_other() -> None:
-    """Fact 28: a stop frees at once inside the update loop, so that the later one's blocks stand first."""
+    """Fact 28: a stop frees at once inside the update loop: the later one's blocks stand first."""
     requests = [make_request(name, 5, max_tokens=1) for name in "AB"]
     driver = Driver(make_config(num_blocks=5), *requests)
     driver.step()
@@ -184,11 +185,11 @@ def test_stop_frees_after_publication() -> None:
     assert {1: (None, (0, 1, 2, 3))} == driver.scheduler.observe().block_contents
 
 
-# ---- outputs to the clients ----------------------------------------------------------------------------
+# ---- outputs to the clients ----------------------------------------------------------------------
 
 
 def test_nothing_is_reported_in_mid_prompt() -> None:
-    """Fact 29: an entry in the middle of a prompt yields no output; the one that completes it does."""
+    """Fact 29: an entry in mid-prompt yields no output; the one that completes it does."""
     driver = Driver(make_config(max_num_batched_tokens=4), make_request("A", 6))
     driver.schedule()
     assert {} == driver.update()
@@ -234,14 +235,14 @@ def test_tokens_after_the_stop_are_dropped() -> None:
         ({}, [7], None),
     ],
 )
-def test_finish_reasons(new: dict[str, object], sampled: list[int], reason: str | None) -> None:
+def test_finish_reasons(new: dict[str, Any], sampled: list[int], reason: str | None) -> None:
     """A client is told why its request ended, with the token that ended it."""
     driver = Driver(make_config(), make_request("A", 1, **new))
     driver.schedule()
     assert {"A": EngineCoreOutput("A", sampled, reason)} == driver.update(A=7)
 
 
-# ---- counters and views --------------------------------------------------------------------------------
+# ---- counters and views --------------------------------------------------------------------------
 
 
 def test_placeholders_count_tokens_being_sampled() -> None:
@@ -266,10 +267,10 @@ def test_what_was_handed_out_never_changes(
     driver = make_driver_for_walks(config)
     kept = []
     for _ in walk(driver, walk_choices[:20]):
-        for thing in (driver.scheduler.observe(), [step.output for step in driver.in_flight]):
-            kept.append((thing, deepcopy(thing)))
-    for thing, copy in kept:
-        assert copy == thing
+        seen = driver.scheduler.observe(), [step.output for step in driver.in_flight]
+        kept.append((seen, deepcopy(seen)))
+    for seen, copy in kept:
+        assert copy == seen
 
 
 def test_observation_shows_the_state() -> None:

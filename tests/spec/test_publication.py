@@ -11,7 +11,6 @@ from tests.spec.support import (
     configs,
     make_config,
     make_driver_for_walks,
-    make_environment,
     make_request,
     walk,
 )
@@ -67,7 +66,7 @@ def make_async_driver(**changes: object) -> Driver:
 
 
 def test_placeholders_are_not_known_tokens() -> None:
-    """Fact 22: a block that holds a token nobody knows yet cannot be named, so it is not published."""
+    """Fact 22: a block with a token that nobody knows yet has no name, so it is not published."""
     assert set() == published(make_async_driver())
 
 
@@ -82,7 +81,7 @@ def test_async_arrival_publishes_what_has_run() -> None:
 
 
 def test_grant_publishes_what_earlier_steps_promised() -> None:
-    """Fact 24: a grant publishes the blocks of earlier steps, known by now, though they are in flight."""
+    """Fact 24: a grant publishes what earlier steps promised, though they are in flight."""
     driver = make_async_driver()
     driver.update(A=3)
     driver.schedule()
@@ -104,7 +103,7 @@ def test_what_earlier_steps_promised_stays_published() -> None:
 
 
 def test_admission_hits_what_running_requests_compute_in_this_step() -> None:
-    """Fact 24: after pass 1 the step's own chunks are published, so that an admission may hit them."""
+    """Fact 24: after pass 1 the step's own chunks are published; an admission may hit them."""
     driver = Driver(make_caching_config(max_num_batched_tokens=8), make_request("A", (*PROMPT, 99)))
     driver.step()
     driver.add(make_request("B", (*PROMPT, 98)))
@@ -114,7 +113,7 @@ def test_admission_hits_what_running_requests_compute_in_this_step() -> None:
 
 
 def test_admission_hits_what_an_earlier_admission_computes_in_this_step() -> None:
-    """Facts 22 and 24: an admission publishes at once, so that the next one in the step may hit it."""
+    """Facts 22 and 24: an admission publishes at once; the next one in the step may hit it."""
     requests = [make_request("A", (*PROMPT, 99)), make_request("B", (*PROMPT, 98))]
     driver = Driver(make_caching_config(), *requests)
     output = driver.schedule()
@@ -135,4 +134,7 @@ def test_published_blocks_hold_known_tokens_of_granted_steps(
             for index, block_id in enumerate(request.block_ids):
                 if block_id in contents:
                     assert (index + 1) * config.block_size <= limit
-                    assert request.token_ids[: (index + 1) * config.block_size] == contents[block_id][1]
+                    assert (
+                        request.token_ids[: (index + 1) * config.block_size]
+                        == contents[block_id][1]
+                    )

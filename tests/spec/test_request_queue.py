@@ -54,7 +54,7 @@ def test_fcfs_queue_is_a_deque(steps: list[tuple[str, tuple[int, int, int]]]) ->
 
 @given(operations)
 def test_priority_queue_is_sorted(steps: list[tuple[str, tuple[int, int, int]]]) -> None:
-    """Fact 5: the queue stands by (priority, arrival_time, request_id), also after a request was put back."""
+    """Fact 5: the queue stands by (priority, arrival_time, request_id), whatever was put back."""
     queue, expected = PriorityRequestQueue(), list[Request]()
     for name, rank in steps:
         if name in ("add", "prepend"):

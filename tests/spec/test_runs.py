@@ -1,4 +1,4 @@
-"""Claims about whole runs, and that the random walks of these tests reach what they are meant to."""
+"""Claims about whole runs, and that the random walks of these tests come to the point."""
 
 from __future__ import annotations
 
@@ -56,8 +56,14 @@ def test_decisions_need_no_identities(config: SchedulerConfig, walk_choices: lis
 def test_reserve_aware_gate_ends_the_fight_of_prompts(
     config: SchedulerConfig, walk_choices: list[int]
 ) -> None:
-    """Under the reserve-aware gate, prompts alone never preempt: with one output token each, nobody is."""
-    config = evolve(config, scheduler_reserve_full_isl=True, reserve_admitted_prefills=True)
+    """Under the reserve-aware gate prompts alone never preempt: not with one output token each."""
+    config = evolve(
+        config,
+        scheduler_reserve_full_isl=True,
+        reserve_admitted_prefills=True,
+        # A surplus step would compute an output token.
+        stop_at_max_tokens_in_flight=True,
+    )
     model = Model(
         make_environment(config, shapes=tuple(evolve(shape, max_tokens=1) for shape in SHAPES)),
         ReferenceScheduler(config),
@@ -67,7 +73,7 @@ def test_reserve_aware_gate_ends_the_fight_of_prompts(
 
 
 def test_reserve_aware_gate_does_not_reserve_outputs() -> None:
-    """The gate reserves for known tokens only: outputs may still eat what a prompt was admitted on."""
+    """The gate reserves for known tokens only: outputs may eat what a prompt was promised."""
     config = make_config(
         block_size=1,
         num_blocks=8,
@@ -86,7 +92,7 @@ def test_reserve_aware_gate_does_not_reserve_outputs() -> None:
 
 @given(configs(), choices)
 def test_every_run_can_end(config: SchedulerConfig, walk_choices: list[int]) -> None:
-    """Wherever a run stands, steps alone finish every request, as the pool holds any one of them."""
+    """Wherever a run stands, steps alone finish all requests, if the pool holds any one."""
     config = evolve(config, num_blocks=max(config.num_blocks, config.max_model_len))
     driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
@@ -101,6 +107,7 @@ def test_every_run_can_end(config: SchedulerConfig, walk_choices: list[int]) -> 
 
 
 # ---- the walks reach what they are meant to reach ------------------------------------------------
+
 
 class Watched(ReferenceScheduler):
     """A scheduler that remembers whether the last step took back what it had scheduled."""
@@ -200,7 +207,7 @@ def test_walks_reach(witness: Witness) -> None:
 
 
 def test_every_fact_has_a_test() -> None:
-    """Each of the 30 facts that recordings forced on us is named by the docstring of a test that checks it."""
+    """Each of the 30 facts is named by the docstring of a test that checks it."""
     docstrings = [
         ast.get_docstring(node) or ""
         for path in Path(__file__).parent.glob("test_*.py")

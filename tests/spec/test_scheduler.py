@@ -1,4 +1,4 @@
-"""One scheduling step: both passes and preemption. Facts 1 to 18 of the list that recordings forced on us."""
+"""One scheduling step: both passes and preemption. Facts 1 to 18, which recordings forced on us."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOW, HIGH = 5, 0
 """Priorities; the smaller number is served first."""
 
 
-# ---- pass 1 --------------------------------------------------------------------------------------------
+# ---- pass 1 --------------------------------------------------------------------------------------
 
 
 def make_retry_driver() -> Driver:
@@ -39,13 +39,13 @@ def test_token_count_is_kept_over_retries() -> None:
     """Fact 1: a victim's tokens return to the budget, but not to the request that retries."""
     driver = make_retry_driver()
     assert 7 == driver["B"].num_tokens - driver["B"].num_computed_tokens
-    # With A taken back 6 tokens are in the budget again, yet B keeps the 5 it computed when A had its token.
+    # With A taken back 6 tokens are in the budget again, yet B keeps the 5 of before.
     assert {"B": 5} == driver.schedule().num_scheduled_tokens
     assert 1 == driver.scheduler.token_budget
 
 
 def test_taken_back_victim_leaves_no_trace_in_the_output() -> None:
-    """Fact 3: taking back removes the victim's count and its diff entry, and restores both budgets."""
+    """Fact 3: taking back removes the victim's count and diff entry and restores both budgets."""
     driver = make_retry_driver()
     output = driver.schedule()
     assert ["A"] == output.preempted_req_ids
@@ -62,7 +62,7 @@ def test_taken_back_victim_has_nothing_of_the_step_in_flight() -> None:
 
 
 def test_priority_victim_is_first_maximum_in_running_order() -> None:
-    """Fact 5: among equal (priority, arrival_time) the priority policy preempts the first that runs."""
+    """Fact 5: among equal (priority, arrival_time) priority preempts the first that runs."""
     config = make_config(policy="priority", num_blocks=3)
     # The queue breaks the tie by id, so that X runs before Y.
     requests = [make_request(name, 4, priority=LOW) for name in ("Y", "X")]
@@ -118,7 +118,7 @@ def test_async_schedules_as_many_steps_as_tokens(num_prompt_tokens: int, max_tok
 
 
 def test_position_cap_skips_but_does_not_stop() -> None:
-    """Fact 7: a request with no position left for a sampled token is skipped; those behind it are served."""
+    """Fact 7: a request with no position left for a token is skipped; those behind are served."""
     config = make_config(async_scheduling=True, max_model_len=8)
     driver = Driver(config, make_request("A", 6, max_tokens=99), make_request("B", 3))
     steps = [driver.schedule().num_scheduled_tokens for _ in range(3)]
@@ -134,9 +134,7 @@ def test_position_cap_spares_admission() -> None:
 
 def test_pass_1_ignores_the_rest_of_a_prompt() -> None:
     """Fact 8: a running request gets a chunk that fits, though the rest of its prompt does not."""
-    config = make_config(
-        num_blocks=2, max_num_batched_tokens=4, scheduler_reserve_full_isl=False
-    )
+    config = make_config(num_blocks=2, max_num_batched_tokens=4, scheduler_reserve_full_isl=False)
     driver = Driver(config, make_request("A", 12))
     driver.step()
     assert {"A": 4} == driver.step().num_scheduled_tokens
@@ -144,14 +142,14 @@ def test_pass_1_ignores_the_rest_of_a_prompt() -> None:
 
 
 def test_no_gap_is_skipped() -> None:
-    """A running request with nothing to compute is skipped: two steps in flight, the token is not known yet."""
+    """A running request with nothing to compute is skipped: its token is not known yet."""
     driver = Driver(make_config(), make_request("A", 4), make_request("B", 4))
     driver.schedule()
     assert {} == driver.schedule().num_scheduled_tokens
     assert ["A", "B"] == driver.running
 
 
-# ---- preemption ----------------------------------------------------------------------------------------
+# ---- preemption ----------------------------------------------------------------------------------
 
 
 def make_evicting_driver(**changes: object) -> Driver:
@@ -163,7 +161,7 @@ def make_evicting_driver(**changes: object) -> Driver:
 
 
 def test_preemption_with_a_step_in_flight() -> None:
-    """Fact 9: blocks are free at once; computed and placeholders are 0, all that is in flight is stale."""
+    """Fact 9: blocks are free at once; computed and placeholders are 0; the rest is stale."""
     driver = make_evicting_driver()
     assert 0 == driver.num_free_blocks
     assert ["B"] == driver.schedule().preempted_req_ids
@@ -184,7 +182,7 @@ def test_in_flight_drains_after_a_preemption() -> None:
 
 
 def test_stale_is_assigned_not_added() -> None:
-    """Fact 9: a second preemption voids what is in flight once, not again what was stale already."""
+    """Fact 9: a second preemption voids what is in flight, not twice what was stale already."""
     driver = make_evicting_driver(wait_for_stale_output=False)
     driver.schedule()
     driver.abort("A")
@@ -196,7 +194,9 @@ def test_stale_is_assigned_not_added() -> None:
 
 def test_a_victim_keeps_its_tokens() -> None:
     """A preempted request keeps its outputs and computes them again when it resumes."""
-    driver = Driver(make_config(num_blocks=3), make_request("A", 4, max_tokens=2), make_request("B", 4))
+    driver = Driver(
+        make_config(num_blocks=3), make_request("A", 4, max_tokens=2), make_request("B", 4)
+    )
     driver.step(B=7)
     assert ["B"] == driver.step().preempted_req_ids[:1]
     assert (4 + 1, (7,)) == (driver["B"].num_tokens, driver["B"].output_token_ids)
@@ -228,7 +228,7 @@ def test_fcfs_victims_end_in_running_order() -> None:
 
 
 def test_priority_victim_is_inserted_by_rank() -> None:
-    """Fact 10: under the priority policy there is no front; a victim waits behind who outranks it."""
+    """Fact 10: under priority there is no front; a victim waits behind who outranks it."""
     config = make_config(policy="priority", num_blocks=2)
     driver = Driver(config, make_request("A", 4), make_request("B", 4, priority=LOW))
     driver.step()
@@ -249,7 +249,7 @@ def test_skipped_requests_keep_their_order() -> None:
 
 
 def test_stale_output_is_delivered() -> None:
-    """Fact 12: stale output is appended and delivered; it touches neither placeholders nor computed."""
+    """Fact 12: stale output is appended and delivered; placeholders and computed stay."""
     driver = make_evicting_driver(wait_for_stale_output=False)
     driver.schedule()
     driver.abort("A")
@@ -262,7 +262,7 @@ def test_stale_output_is_delivered() -> None:
 
 
 def test_stale_output_may_finish_a_waiting_request() -> None:
-    """Fact 12: a stale token may end the request while it is preempted; it leaves the waiting queue."""
+    """Fact 12: a stale token may end a preempted request, which leaves the waiting queue."""
     driver = Driver(
         make_config(num_blocks=4, async_scheduling=True),
         make_request("A", 8),
@@ -284,11 +284,11 @@ def test_stale_output_publishes_nothing() -> None:
     assert published == driver.scheduler.observe().block_contents
 
 
-# ---- pass 2 --------------------------------------------------------------------------------------------
+# ---- pass 2 --------------------------------------------------------------------------------------
 
 
 def test_threshold_applies_to_both_passes_from_two_requests_on() -> None:
-    """Fact 13: whether the threshold is lifted is settled at the start of a step, for both passes."""
+    """Fact 13: whether the threshold is lifted is settled at the start, for both passes."""
     driver = Driver(
         make_config(long_prefill_token_threshold=3, max_num_batched_tokens=8), make_request("A", 20)
     )
@@ -300,7 +300,7 @@ def test_threshold_applies_to_both_passes_from_two_requests_on() -> None:
 
 
 def make_caching_driver(**changes: object) -> Driver:
-    """A driver with a prefix cache in which the blocks of the tokens 0 to 11 are free and findable."""
+    """A driver with a prefix cache: the blocks of the tokens 0 to 11 are free and findable."""
     driver = Driver(make_config(enable_prefix_caching=True, **changes))
     driver.add(make_request("old", tuple(range(12)), max_tokens=1))
     while driver.live:
@@ -334,7 +334,7 @@ def test_a_hit_is_looked_up_again_at_every_attempt() -> None:
 
 
 def test_refused_admission_changes_nothing() -> None:
-    """Fact 14: a request that hits cached blocks but does not fit leaves queue, pool and cache alone."""
+    """Fact 14: a request that hits blocks but does not fit leaves queue, pool and cache alone."""
     driver = make_caching_driver(num_blocks=4)
     driver.add(make_request("A", tuple(range(20))))
     before = driver.scheduler.observe()
@@ -350,7 +350,7 @@ def test_refused_admission_changes_nothing() -> None:
     whole_sequence=st.booleans(),
 )
 def test_room(*, num_free: int, num_tokens: int, is_hit_held: bool, whole_sequence: bool) -> None:
-    """Fact 15: required - hit + (hit blocks that nobody holds) <= free; the whole-sequence gate credits hits."""
+    """Fact 15: required - hit + (hit blocks that nobody holds) <= free, for both gates."""
     config = make_config(
         enable_prefix_caching=True,
         num_blocks=10,
@@ -393,7 +393,7 @@ def test_watermark_spares_running_requests() -> None:
 
 
 def make_driver_with_a_preempted_request(**changes: object) -> Driver:
-    """B, with 4 prompt and 3 output tokens, waits to be resumed; A runs alone and holds 2 blocks."""
+    """B, with 4 prompt and 3 output tokens, waits to be resumed; A runs and holds 2 blocks."""
     driver = Driver(make_config(**changes), make_request("A", 4), make_request("B", 4))
     for _ in range(3):
         driver.step()
@@ -411,9 +411,7 @@ def test_resumed_gap_is_prompt_and_outputs() -> None:
 @pytest.mark.parametrize("num_free", [1, 2])
 def test_resumed_gate_is_prompt_and_outputs(num_free: int) -> None:
     """Fact 17: the whole-sequence gate of a resumed request asks for prompt and outputs."""
-    driver = make_driver_with_a_preempted_request(
-        num_blocks=6, long_prefill_token_threshold=4
-    )
+    driver = make_driver_with_a_preempted_request(num_blocks=6, long_prefill_token_threshold=4)
     pool = driver.scheduler.block_pool
     pool.allocate(Request(make_request("filler", 1)), NO_HIT, pool.num_free_blocks - num_free)
     # The prompt alone, or the chunk of 4, needs one block; all 7 tokens need two.
@@ -421,7 +419,7 @@ def test_resumed_gate_is_prompt_and_outputs(num_free: int) -> None:
 
 
 def test_no_admission_after_a_preemption() -> None:
-    """Fact 18: in a step that preempted anyone nobody is admitted, though budget, seats and blocks are left."""
+    """Fact 18: in a step that preempted nobody is admitted, though there would be room."""
     config = make_config(num_blocks=5)
     driver = Driver(config, make_request("A", 4), make_request("B", 16))
     driver.step()
@@ -449,7 +447,7 @@ def test_seats() -> None:
 
 
 def test_whole_prompts_only() -> None:
-    """Gate: without chunked prefill a prompt that exceeds what is left of the budget stops admission."""
+    """Gate: without chunked prefill a prompt that exceeds the budget left stops admission."""
     config = make_config(enable_chunked_prefill=False, max_model_len=17)
     requests = [make_request("A", 10), make_request("B", 7), make_request("C", 1)]
     driver = Driver(config, *requests)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from hypothesis import given
 
 from spec.interface import NewRequest, RepetitionDetection, RequestStatus, SchedulerConfig
@@ -43,8 +43,8 @@ class Case:
     """How many states there are, with any number of arrivals."""
     num_named_states: int
     """How many there are of at most two arrivals, if their names count."""
-    config: dict[str, Any] = {}
-    environment: dict[str, Any] = {}
+    config: dict[str, Any] = field(factory=dict)
+    environment: dict[str, Any] = field(factory=dict)
 
     def make_root(self, max_arrivals: int = 0) -> SpecModel:
         """The state in which nothing has happened yet."""
@@ -94,7 +94,10 @@ CASES = {
         {"shapes": (LONG, make_shape((1, 1, 2), 2, priority=1)), "sampled_token_ids": (1,)},
     ),
     "salts": Case(
-        331, 242, CACHING, {"shapes": (LONG, evolve(LONG, cache_salt="a")), "sampled_token_ids": (1,)}
+        331,
+        242,
+        CACHING,
+        {"shapes": (LONG, evolve(LONG, cache_salt="a")), "sampled_token_ids": (1,)},
     ),
     "repetition": Case(95, 287, {}, {"shapes": (REPEATING,), "sampled_token_ids": (1, 2)}),
     "threshold": Case(161, 344, {"long_prefill_token_threshold": 1}),
@@ -168,7 +171,7 @@ def test_rewind_brings_back_finished_ids() -> None:
 
 @every_case
 def test_canonical_naming_loses_nothing(case: Case) -> None:
-    """States that get one name go on alike: each, with its own names, has the successors of its value."""
+    """States of one value go on alike: each, with its own names, has the same next values."""
     assert case.num_named_states == check_naming(case.make_root(max_arrivals=2))
 
 
@@ -195,7 +198,7 @@ def check_naming(root: SpecModel) -> int:
 
 @given(configs(), choices)
 def test_a_thawed_state_goes_on_alike(config: SchedulerConfig, walk_choices: list[int]) -> None:
-    """In any configuration, a state built from its value has the same next values as the state itself."""
+    """In any configuration, a state built from a value goes on like the state itself."""
     model = make_root(config, make_environment(config))
     for _ in walk(model, walk_choices):
         pass

@@ -28,7 +28,7 @@ RULES = {
     "min_stop_length": ("min_tokens", "eos", "stop", "length", "repetition"),
     "length_stop": ("length", "min_tokens", "eos", "stop", "repetition"),
 }
-"""The order in which each dialect tests; "min_tokens" ends the tests while too few tokens are out."""
+"""The order in which each dialect tests; "min_tokens" ends it while too few tokens are out."""
 
 
 @frozen
@@ -82,7 +82,7 @@ CASES = [
 @pytest.mark.parametrize("stop_order", RULES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_stop_order(case: Case, stop_order: str) -> None:
-    """Fact 30: EOS, stop ids, length, after min_tokens repetition; 0.16 min_tokens first; 0.11 length first."""
+    """Fact 30: EOS, stop ids, length, repetition; 0.16 min_tokens first; 0.11 length first."""
     config = make_config(stop_order=stop_order)
     assert case.expected_status(stop_order) == check_stop(
         case.make_request(), case.token_id, config
@@ -92,7 +92,8 @@ def test_stop_order(case: Case, stop_order: str) -> None:
 def test_stop_orders_differ() -> None:
     """Fact 30: each pair of dialects disagrees on some case, so that the order is a choice."""
     statuses = {
-        stop_order: tuple(case.expected_status(stop_order) for case in CASES) for stop_order in RULES
+        stop_order: tuple(case.expected_status(stop_order) for case in CASES)
+        for stop_order in RULES
     }
     assert 3 == len(set(statuses.values()))
 
@@ -100,9 +101,7 @@ def test_stop_orders_differ() -> None:
 @given(num_prompt_tokens=st.integers(1, 7), max_tokens=st.integers(1, 9))
 def test_length(num_prompt_tokens: int, max_tokens: int) -> None:
     """A request ends with its `max_tokens`-th token, or with the one that fills `max_model_len`."""
-    driver = Driver(
-        make_config(max_model_len=8), make_request("A", num_prompt_tokens, max_tokens)
-    )
+    driver = Driver(make_config(max_model_len=8), make_request("A", num_prompt_tokens, max_tokens))
     num_steps = 0
     while driver.live:
         driver.step()
@@ -140,7 +139,7 @@ def test_final_statuses_are_above_preempted() -> None:
 def test_repetition(
     token_ids: tuple[int, ...], min_pattern_size: int, max_pattern_size: int, min_count: int
 ) -> None:
-    """An output repeats itself if it ends in `min_count` >= 2 copies of a pattern of an allowed size."""
+    """An output repeats itself if it ends in `min_count` >= 2 copies of an allowed pattern."""
     detection = RepetitionDetection(max_pattern_size, min_pattern_size, min_count)
     sizes = range(max(min_pattern_size, 1), max_pattern_size + 1)
     tails = {token_ids[-size:] * min_count for size in sizes if size <= len(token_ids)}
@@ -154,9 +153,7 @@ def test_repetition(
 def test_repetition_looks_at_the_output_only() -> None:
     """A prompt that repeats itself does not stop a request."""
     detection = RepetitionDetection(1, min_count=2)
-    driver = Driver(
-        make_config(), make_request("A", (7, 7, 7), repetition_detection=detection)
-    )
+    driver = Driver(make_config(), make_request("A", (7, 7, 7), repetition_detection=detection))
     driver.schedule()
     assert None is driver.update(A=7)["A"].finish_reason
     driver.schedule()

@@ -1,0 +1,1 @@
+"""Schedulers that know nothing of schedcheck, and the few lines that check them."""
