@@ -195,6 +195,7 @@ def explore(
     engine: str,
     *,
     max_states: int,
+    states_only: bool,
     configs: tuple[str, ...],
     changes: tuple[str, ...],
     claims: tuple[str, ...],
