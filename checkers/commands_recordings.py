@@ -1,4 +1,4 @@
-"""The verbs that take recorded runs: validate holds them against the spec, lockstep leads an engine along them.
+"""The verbs that take recorded runs: validate judges them, lockstep leads an engine along them.
 
 Entry points: `validate_recordings`, `lockstep_runs`, `find_recordings`.
 """
@@ -47,7 +47,7 @@ def find_recordings(paths: tuple[Path, ...]) -> list[Path]:
 def validate_recordings(
     paths: list[Path], progress: Progress, *, dialect: str | None = None, exact_ids: bool = False
 ) -> Iterator[Check]:
-    """Holds recorded runs against the specification; yields each that is rejected, then what was accepted."""
+    """Holds recorded runs against the specification; yields the rejected, then the accepted."""
     accepted = []
     for path in paths:
 
@@ -99,7 +99,9 @@ def _accepted(validations: list[Validation], exact_ids: bool) -> Check:
     if unchecked:
         lines.append(f"not checked everywhere for want of that: {', '.join(unchecked)}")
     return Check(
-        title=f"validate  {len(validations)} recordings, {num_events:,} events accepted  {compared}",
+        title=(
+            f"validate  {len(validations)} recordings, {num_events:,} events accepted  {compared}"
+        ),
         verdict="holds",
         lines=tuple(lines),
         facts={
@@ -128,7 +130,8 @@ def _explain(found: Validation, rejection: Rejection) -> Iterator[str]:
     """Says where a run leaves the specification, why, and what comes of it."""
     first = rejection.breaches[0]
     yield f"error[{first.name}]: {first.rule}"
-    yield f"  --> {found.path}:{rejection.line} (event {found.num_accepted + 1}, {rejection.action})"
+    event = f"event {found.num_accepted + 1}, {rejection.action}"
+    yield f"  --> {found.path}:{rejection.line} ({event})"
     yield f"  the engine   {rejection.answer}"
     yield f"  the spec     {rejection.expected}"
     for breach in rejection.breaches:
@@ -154,7 +157,7 @@ def _explain(found: Validation, rejection: Rejection) -> Iterator[str]:
 def lockstep_runs(
     engine: Engine, paths: list[Path], progress: Progress, out: Path | None
 ) -> Iterator[Check]:
-    """Leads an engine beside the specification along recorded runs; yields where it fails, then the rest."""
+    """Leads an engine along recorded runs, beside the spec; yields failures, then the rest."""
     led: list[tuple[Path, int]] = []
     for path in paths:
         progress.say(f"lockstep {engine.name} along {path.name}")
@@ -166,7 +169,9 @@ def lockstep_runs(
     if led:
         num_actions = sum(count for _, count in led)
         yield Check(
-            title=f"lockstep  {engine.name}  {len(led)} runs, {num_actions:,} actions like the spec",
+            title=(
+                f"lockstep  {engine.name}  {len(led)} runs, {num_actions:,} actions like the spec"
+            ),
             verdict="holds",
             facts={"runs": [{"path": str(path), "num_actions": count} for path, count in led]},
         )

@@ -1,7 +1,8 @@
-"""Breadth-first exploration of the reference scheduler in an environment: every state, every transition judged.
+"""Breadth-first exploration of the reference scheduler: every state, every transition judged.
 
-Entry point: `explore`. States are canonical values (`spec.snapshot`), so requests may arrive without end as long as
-few live at once, and a complete exploration holds for runs of any length. The first breach found is a shortest one.
+Entry point: `Explorer`. States are canonical values (`spec.snapshot`), so requests may arrive
+without end as long as few live at once, and a complete exploration holds for runs of any length.
+The first breach found is a shortest one.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Explorer:
         self.judge = Judge(setting.scheduler, select_invariants(setting.claims))
         self.root = make_root(setting)
         self.found = Exploration(setting, invariants=[rule.name for rule in self.judge.invariants])
-        # How each state was reached first: the state before, and the number of the action in its list.
+        # How each state was reached first: the state before, and the action's number in its list.
         self.parents: dict[Snapshot, tuple[Snapshot, int] | None] = {freeze(self.root): None}
 
     def run(
@@ -107,7 +108,9 @@ class Explorer:
     ) -> Exploration:
         """Explores until everything is seen, a breach is found, or the budget ends."""
         gc_was_enabled = gc.isenabled()
-        gc.disable()  # A state graph has no cycles, and collecting it again and again costs a third of the time.
+        # A state graph has no cycles, and going through it again and again costs a third of the
+        # time.
+        gc.disable()
         started, deadline = time.process_time(), time.monotonic() + (budget.seconds or 1e9)
         frontier = list(self.parents)
         try:
@@ -167,7 +170,7 @@ class Explorer:
                 return
 
     def path_to(self, state: Snapshot, number: int) -> list[Action]:
-        """The run from the empty scheduler through `state` and its action `number`, under names of one run."""
+        """The run through `state` and its action `number`, from the empty scheduler."""
         numbers = [number]
         parent = self.parents[state]
         while parent is not None:
@@ -178,7 +181,7 @@ class Explorer:
 
 
 class StateView:
-    """A state, and what each of its actions leads to; the model is rewound in place between them."""
+    """A state and what its actions lead to; the model is rewound in place between them."""
 
     def __init__(self, model: SpecModel) -> None:
         self.model = model
@@ -229,9 +232,10 @@ def make_root(setting: Setting) -> SpecModel:
 
 
 def concretize(setting: Setting, numbers: list[int]) -> list[Action]:
-    """Turns numbers of actions, each in the list of a canonically named state, into the actions of one run.
+    """Turns numbers of actions, each in the list of a canonical state, into the actions of one run.
 
-    In every state the explorer names requests by their places in the queues; here each keeps the name it came with.
+    In every state the explorer names requests by their places in the queues; here each keeps the
+    name it came with.
     """
     actions: list[Action] = []
     run = make_root(setting)

@@ -1,6 +1,7 @@
-"""One scheduler under observation: every action becomes a transition, and every transition is judged.
+"""One scheduler under observation: every action becomes a transition, every transition is judged.
 
-Entry point: `Run.step`. It serves the walks, the Hypothesis machine, replay, shrinking and validation alike.
+Entry point: `Run.step`. It serves the walks, the Hypothesis machine, replay, shrinking and
+validation alike.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-import spec.invariants  # noqa: F401  (registers)
+import spec.invariants
 import spec.witnesses  # noqa: F401  (registers)
 from checkers.errors import HarnessError
 from spec.interface import Observation, Scheduler, SchedulerConfig
@@ -27,7 +28,7 @@ class Breach:
     """A rule that does not hold, with its evidence."""
 
     name: str
-    """The invariant's name; for a lockstep difference `same_as_spec`; for a fault `engine_raises` and its kin."""
+    """The invariant's name; else `same_as_spec`, or `engine_raises` and its kin."""
     rule: str
     """One sentence: what should hold."""
     evidence: tuple[str, ...]
@@ -38,7 +39,7 @@ class Breach:
 
 
 def select_invariants(claims: Iterable[str] = ()) -> list[Invariant]:
-    """All invariants, and the claims that are asked for. Raises `HarnessError` for an unknown claim."""
+    """All invariants, and the claims asked for. Raises `HarnessError` for an unknown claim."""
     unknown = [name for name in claims if name not in INVARIANTS]
     if unknown:
         known = ", ".join(name for name, rule in INVARIANTS.items() if rule.is_claim)
@@ -62,7 +63,7 @@ class Judge:
         self.num_transitions = 0
         self.witnesses: Counter[str] = Counter()
         self.unobserved: set[str] = set()
-        """Invariants that were passed over at least once, since the engine does not show what they need."""
+        """Invariants that were passed over, since the engine does not show what they need."""
 
     def breaches(self, seen: Transition, *, is_known_state: bool = False) -> Iterator[Breach]:
         """Yields every rule that a transition breaks, in the order of the registry.

@@ -1,7 +1,8 @@
 """Why nobody else was admitted in a step, read off what can be seen from outside.
 
-Entry point: `find_refusing_gate`. It needs no help from an engine, so it serves any: an invariant (no gate refuses
-the head of the queue, so it should have been admitted) and the witnesses (each gate has refused somebody).
+Entry point: `find_refusing_gate`. It needs no help from an engine, so it serves any: an invariant
+(no gate refuses the head of the queue, so it should have been admitted) and the witnesses (each
+gate has refused somebody).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from spec.scheduler import cdiv
 
 
 def find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None:
-    """Returns the first gate that refuses the first ready request that still waits; None if none does.
+    """Returns the gate that refuses the first ready request in waiting; None if none does.
 
-    Where a prefix hit may help that request, a gate counts as refusing if it may refuse: the hit is not visible.
+    Where a prefix hit may help that request, a gate counts as refusing if it may refuse: the hit is
+    not visible.
     """
     if seen.refusing_gate is None:
         seen.refusing_gate = _find_refusing_gate(config, seen) or "none"
@@ -77,7 +79,7 @@ def tokens_left(config: SchedulerConfig, output: SchedulerOutput) -> int:
 
 
 def is_ready(config: SchedulerConfig, in_flight: tuple[StepInFlight, ...], request_id: str) -> bool:
-    """Whether no voided step of a waiting request is in flight, where the dialect waits for that."""
+    """Whether no voided step of a request is in flight, where the dialect waits for that."""
     return not config.wait_for_stale_output or all(
         request_id not in step.voided for step in in_flight
     )
@@ -98,7 +100,7 @@ def num_blocks_of_sequence(config: SchedulerConfig, request: RequestObservation)
 
 
 def num_reserved_blocks(config: SchedulerConfig, seen: Observation, running: list[str]) -> int:
-    """Blocks that `running` still need for the tokens they know, where the gate leaves them alone."""
+    """Blocks that `running` still need for known tokens, where the gate leaves them alone."""
     if not config.reserve_admitted_prefills:
         return 0
     requests = [seen.requests[name] for name in running]

@@ -105,7 +105,8 @@ class Environment:
             if len(shape.prompt_token_ids) >= config.max_model_len:
                 raise ConfigError(
                     f"a shape has {len(shape.prompt_token_ids)} prompt tokens, "
-                    f"max_model_len={config.max_model_len} leaves no room for an output token; shorten it, or raise max_model_len"
+                    f"max_model_len={config.max_model_len} leaves no room for an output token; "
+                    "shorten it, or raise max_model_len"
                 )
         if self.max_in_flight > 1 and not config.async_scheduling:
             raise ConfigError(
@@ -174,7 +175,7 @@ class Transition:
     """Before the action, oldest first."""
     in_flight_after: tuple[StepInFlight, ...]
     worker: WorkerReport | None = None
-    """What the ghost worker makes of the step; None if no ghost follows this run, or nothing was scheduled."""
+    """What the ghost worker makes of the step; None without a ghost, or without a step."""
     published_faults: list[str] | None = None
     """What the ghost worker knows against published blocks; None if no ghost follows this run."""
     refusing_gate: str | None = field(default=None, init=False)
@@ -194,7 +195,8 @@ class Transition:
         self.starts = {} if output is None else start_positions(output)
         self.preempted = [] if output is None else self._find_preempted(output)
         self.admitted = [] if output is None else self._find_admitted()
-        self.num_holders = holders = {}
+        holders: dict[int, int] = {}
+        self.num_holders = holders
         for request in self.after.requests.values():
             for block_id in request.block_ids:
                 holders[block_id] = holders.get(block_id, 0) + 1
@@ -216,7 +218,8 @@ class Model:
     def __init__(self, environment: Environment | None, scheduler: Scheduler) -> None:
         self.environment = environment
         self.scheduler = scheduler
-        # Both are replaced, never changed in place, so that a transition or a snapshot may hold them.
+        # Both are replaced, never changed in place, so that transitions and snapshots may hold
+        # them.
         self.live: dict[str, LiveRequest] = {}
         # Oldest first.
         self.in_flight: tuple[StepInFlight, ...] = ()
@@ -248,7 +251,7 @@ class Model:
         return self.make_arrival(shape, self.num_arrivals, self.num_arrivals)
 
     def make_arrival(self, shape: int, number: int, rank: int) -> AddRequest:
-        """An arrival under the name of its number, with its rank as its time; made once and kept."""
+        """An arrival named by its number, with its rank as its time; made once and kept."""
         action = self._made.get((shape, number, rank))
         if action is None:
             new = attrs.evolve(

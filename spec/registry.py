@@ -1,7 +1,7 @@
 """The registries of invariants and witnesses: one decorated function each.
 
-A name is the identity in code, on the command line and in a report; the first line of the docstring is the rule
-that a report prints. Registering refuses duplicate names and missing docstrings.
+A name is the identity in code, on the command line and in a report; the docstring's first line is
+the rule that a report prints. Registering refuses duplicate names and missing docstrings.
 """
 
 from __future__ import annotations
@@ -33,19 +33,16 @@ class Invariant:
     on: tuple[type, ...]
     """The actions after which it is looked at; it cannot break at others."""
     needs: tuple[str, ...]
-    """Fields of an observation, a request or an output that an engine may not have; without them it is not checked."""
+    """Fields that an engine may not have; without them it is not checked."""
     of_state: bool
-    """Whether it judges nothing but the state after the action, so that an explorer need ask once per state."""
+    """Whether it judges only the state after the action: an explorer asks once per state."""
     is_claim: bool
-    """Whether it is only checked where a configuration asks for it, since it does not hold everywhere."""
+    """Whether it is only checked where a setting asks for it: it does not hold everywhere."""
     source: str
 
     def is_observable(self, seen: Transition) -> bool:
         """Whether the engine shows what this invariant needs."""
-        for name in self.needs:
-            if not _is_shown(seen, name):
-                return False
-        return True
+        return all(_is_shown(seen, name) for name in self.needs)
 
 
 @frozen
@@ -75,7 +72,7 @@ def invariant(
     of_state: bool = False,
     is_claim: bool = False,
 ) -> Callable[[AnyCheck], AnyCheck]:
-    """Registers a check under its function's name. Raises `ValueError` for a duplicate or an undocumented one."""
+    """Registers a check by name. Raises `ValueError` for a duplicate or an undocumented one."""
 
     def register(check: AnyCheck) -> AnyCheck:
         name, rule = _identity(check, INVARIANTS)
@@ -86,7 +83,7 @@ def invariant(
 
 
 def witness(*, on: tuple[type, ...] = (Schedule,)) -> Callable[[AnySighting], AnySighting]:
-    """Registers a sighting under its function's name. Raises `ValueError` for a duplicate or an undocumented one."""
+    """Registers a sighting by name. Raises `ValueError` for a duplicate or an undocumented one."""
 
     def register(sighting: AnySighting) -> AnySighting:
         name, rule = _identity(sighting, WITNESSES)

@@ -1,10 +1,10 @@
-"""What must sometimes happen: a run, or an exploration, that never saw it has looked at too little."""
+"""What must sometimes happen: checks that never saw it have looked at too little."""
 
 from __future__ import annotations
 
 from spec.gates import find_refusing_gate, is_ready
 from spec.interface import EngineCoreOutput, SchedulerConfig
-from spec.invariants import output_of
+from spec.invariants.sources import output_of
 from spec.model import FinishRequests, Transition, UpdateFromOutput
 from spec.registry import EVERY_ACTION, witness
 
@@ -19,8 +19,9 @@ def preemption(config: SchedulerConfig, seen: Transition) -> bool:
 def self_preemption(config: SchedulerConfig, seen: Transition) -> bool:
     """A request that lacks blocks is itself the victim.
 
-    Whoever preempts another needs more blocks than were free before, so it leaves fewer than the victim gave back;
-    after a self-preemption all of them are free. (With priorities, those who come next may hide it.)
+    Whoever preempts another needs more blocks than were free before, so it leaves fewer than the
+    victim gave back; after a self-preemption all of them are free. (With priorities, those who
+    come next may hide it.)
     """
     if not seen.preempted or seen.preempted[-1] not in seen.before.requests:
         return False
@@ -37,7 +38,7 @@ def resumption(config: SchedulerConfig, seen: Transition) -> bool:
 
 @witness()
 def victim_before_the_cursor(config: SchedulerConfig, seen: Transition) -> bool:
-    """A victim stands before a request that takes new blocks in the same step, so it may already be scheduled."""
+    """A victim stands before a request that takes new blocks, so the step may have scheduled it."""
     running = seen.before.running
     cached = output_of(seen).scheduled_cached_reqs
     takers = [running.index(n) for n, d in cached.items() if d.new_block_ids and n in running]
@@ -64,7 +65,7 @@ def prefix_hit(config: SchedulerConfig, seen: Transition) -> bool:
 
 @witness()
 def full_hit(config: SchedulerConfig, seen: Transition) -> bool:
-    """All of a request's tokens are cached, and its last block is computed again to have a token to sample from."""
+    """All of a request's tokens are cached; its last block is computed again, to sample from."""
     starts = seen.starts
     size = config.block_size
     return any(
@@ -121,7 +122,8 @@ def abort_while_preempted(config: SchedulerConfig, seen: Transition) -> bool:
 def stale_output(config: SchedulerConfig, seen: Transition) -> bool:
     """A token arrives of a step that a preemption has voided."""
     step = seen.outcome.returned
-    assert isinstance(seen.action, UpdateFromOutput) and step is not None, "`on` says so"
+    assert isinstance(seen.action, UpdateFromOutput), "`on` says so"
+    assert step is not None, "only an update returns a step"
     return any(seen.action.sampled_token_ids.get(name) for name in step.voided)
 
 

@@ -1,8 +1,9 @@
-"""A ghost of the model runner: it believes only what the scheduler tells it, and knows what each KV slot holds.
+"""A ghost of the model runner, which believes the scheduler and knows what each KV slot holds.
 
-Entry point: `GhostWorker.execute`. It reconstructs every block table and token count from `SchedulerOutput`s alone,
-and remembers for every block which tokens' KV was last written there; so it notices a diff that is not sufficient,
-a step that reads what nobody wrote, and a block that is published though no executed step wrote it.
+Entry point: `GhostWorker.execute`. It reconstructs every block table and token count from
+`SchedulerOutput`s alone, and remembers for every block which tokens' KV was last written there;
+so it notices a diff that is not sufficient, a step that reads what nobody wrote, and a block that
+is published though no executed step wrote it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spec.interface import BlockContent, Observation, SchedulerOutput
 
 @define(eq=False)
 class Writer:
-    """One life of a request from admission to preemption: whose tokens the KV of a slot belongs to."""
+    """One life of a request, from admission to preemption: whose tokens a slot's KV belongs to."""
 
     cache_salt: str | None
     token_ids: tuple[int, ...]
@@ -25,7 +26,7 @@ class Writer:
 
 @define
 class KVBlock:
-    """What a block holds: the KV of `writer`'s tokens at `index * block_size` plus `[first, end)`."""
+    """What a block holds: KV of `writer`'s block number `index`, in its slots `[first, end)`."""
 
     writer: Writer
     index: int
@@ -48,7 +49,7 @@ class WorkerReport:
 
 
 class GhostWorker:
-    """A worker that keeps its own state from `SchedulerOutput`s, as vllm/v1/worker/gpu_model_runner.py does."""
+    """A worker that keeps its own state (vllm/v1/worker/gpu_model_runner.py: _update_states)."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -61,10 +62,11 @@ class GhostWorker:
     def trusting(
         cls, block_size: int, seen: Observation, writers: dict[str, Writer]
     ) -> GhostWorker:
-        """A worker that has seen no history: it trusts that what is computed or published so far was written.
+        """A worker without a history: it trusts that what is computed or published was written.
 
-        That is what the invariants said of every state before, so an explorer need not keep a worker's memory in
-        its states. Whatever else the blocks may hold does not count: nobody may rely on it. Needs `block_contents`.
+        That is what the invariants said of every state before, so an explorer need not keep a
+        worker's memory in its states. Whatever else the blocks may hold does not count: nobody
+        may rely on it. Needs `block_contents`.
         """
         worker = cls(block_size)
         for block_id, (salt, token_ids) in (seen.block_contents or {}).items():
@@ -90,7 +92,7 @@ class GhostWorker:
         token_ids: dict[str, tuple[int, ...]],
         salts: dict[str, str | None],
     ) -> WorkerReport:
-        """Runs a step. `token_ids` and `salts` name the live requests' known tokens and cache salts."""
+        """Runs a step. `token_ids` and `salts` are those of the live requests, as far as known."""
         report = WorkerReport()
         for request_id in output.finished_req_ids:
             self._forget(request_id)
@@ -107,7 +109,7 @@ class GhostWorker:
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             for block_id in self._write(request_id, starts[request_id], num_tokens):
                 report.writes += self._clashes(request_id, block_id, settled, written)
-        # Attention stores the KV of a step before it reads it, so hits on blocks of this very step are fine.
+        # Attention stores KV before it reads it, so hits on blocks of this very step are fine.
         for request_id in output.num_scheduled_tokens:
             self._check_reads(request_id, starts[request_id], report)
             report.block_tables[request_id] = list(self.block_tables[request_id])
@@ -124,7 +126,7 @@ class GhostWorker:
             self.writers.pop(request_id, None)
 
     def check_published(self, seen: Observation) -> Iterator[str]:
-        """Yields the published blocks whose KV no executed step has written, or wrote for other tokens."""
+        """Yields the published blocks that no executed step wrote, or wrote for other tokens."""
         for block_id in seen.cached_block_ids:
             contents = seen.block_contents
             content = None if contents is None else contents.get(block_id)
@@ -132,7 +134,7 @@ class GhostWorker:
             if fault is not None:
                 yield f"block {block_id} is published, however {fault}"
 
-    # ---- the diff ----------------------------------------------------------------------------------------
+    # ---- the diff --------------------------------------------------------------------------------
 
     def _forget(self, request_id: str) -> None:
         for book in (self.block_tables, self.num_computed_tokens, self.writers):
@@ -173,7 +175,8 @@ class GhostWorker:
                 report.diff += self._faults_of_going_on(request_id, cached.num_computed_tokens)
         if set(starts) != set(output.num_scheduled_tokens):
             report.diff.append(
-                f"the diff names {sorted(starts)}, scheduled are {sorted(output.num_scheduled_tokens)}"
+                f"the diff names {sorted(starts)}, "
+                f"however scheduled are {sorted(output.num_scheduled_tokens)}"
             )
         for request_id, start in starts.items():
             num_tokens = start + output.num_scheduled_tokens.get(request_id, 0)
@@ -181,7 +184,8 @@ class GhostWorker:
             num_slots = len(self.block_tables[request_id]) * self.block_size
             if num_tokens > num_slots:
                 report.diff.append(
-                    f"{request_id} runs up to token {num_tokens}, its block table has {num_slots} slots"
+                    f"{request_id} runs up to token {num_tokens}, "
+                    f"however its block table has {num_slots} slots"
                 )
         return starts
 
@@ -194,7 +198,7 @@ class GhostWorker:
                 f"{self.num_computed_tokens.get(request_id, 0)}"
             )
 
-    # ---- the KV cache ------------------------------------------------------------------------------------
+    # ---- the KV cache ----------------------------------------------------------------------------
 
     def _write(self, request_id: str, start: int, num_tokens: int) -> Iterator[int]:
         """Writes KV for positions `[start, start + num_tokens)`; yields the blocks it goes to."""
@@ -236,7 +240,7 @@ class GhostWorker:
         self.blocks[block_id] = written
 
     def _check_reads(self, request_id: str, start: int, report: WorkerReport) -> None:
-        """Attention reads all positions before `start`; each must hold the KV of the request's own tokens."""
+        """All positions before `start` are read; each must hold KV of the request's own tokens."""
         writer, table, size = (
             self.writers[request_id],
             self.block_tables[request_id],
@@ -247,8 +251,8 @@ class GhostWorker:
             block = self.blocks.get(table[index])
             if not self._holds(block, writer, index, num_needed):
                 report.reads.append(
-                    f"{request_id} reads tokens {index * size} to {index * size + num_needed - 1} from block "
-                    f"{table[index]}, which holds {describe(block, size)}"
+                    f"{request_id} reads tokens {index * size} to {index * size + num_needed - 1} "
+                    f"from block {table[index]}, which holds {describe(block, size)}"
                 )
                 return
 

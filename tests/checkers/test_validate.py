@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 
 import attrs
 import pytest
@@ -14,16 +13,13 @@ from hypothesis import strategies as st
 from checkers.configs import make_scheduler_config
 from checkers.errors import HarnessError
 from checkers.recording import read_recording
-from checkers.strict_json import Malformed
-from checkers.validate import _Validator, validate
+from checkers.validate import validate
 from spec.model import Model
 from spec.registry import INVARIANTS
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.recorded import (
     ACCEPTED,
-    container_of,
     dump,
-    leaves,
     load,
     path_of,
     reread,
@@ -32,7 +28,7 @@ from tests.checkers.recorded import (
 )
 from tests.spec.support import OPTIONS, choices, make_environment
 
-# ---- what a release really did is accepted ---------------------------------------------------------
+# ---- what a release really did is accepted -------------------------------------------------------
 
 
 def test_all_recordings_are_there():
@@ -151,14 +147,14 @@ def rename_blocks(documents, names):
         seen["ref_cnt"] = {str(names[int(b)]): n for b, n in seen["ref_cnt"].items()}
         output = event.get("output", {"new": [], "cached": []})
         for holder in (seen, *seen["requests"].values(), *output["new"], *output["cached"]):
-            for field in {"free_block_ids", "block_ids", "cached_block_ids", "new_block_ids"}:
+            for field in ("free_block_ids", "block_ids", "cached_block_ids", "new_block_ids"):
                 if field in holder:
                     holder[field] = [names[block_id] for block_id in holder[field]]
         seen["cached_block_ids"].sort()
     return renamed
 
 
-# ---- what a release did wrong is rejected ----------------------------------------------------------
+# ---- what a release did wrong is rejected --------------------------------------------------------
 
 
 def evidence(breach):
@@ -168,7 +164,7 @@ def evidence(breach):
 
 @pytest.mark.parametrize("exact_ids", [False, True], ids=["renamed", "exact"])
 def test_blocks_that_never_ran_are_rejected_where_they_are_published(exact_ids):
-    """vLLM 0.33.0 publishes a chunk that it takes back; later 128 tokens count as computed, 97 ran."""
+    """0.33.0 publishes a chunk that it takes back; later 128 tokens count as computed, 97 ran."""
     found = validate(path_of("rejected/publish-of-taken-back-chunk"), exact_ids=exact_ids)
     rejection = found.rejection
     assert (8, 6, 14) == (rejection.line, found.num_accepted, found.num_events)
@@ -185,16 +181,15 @@ def test_blocks_that_never_ran_are_rejected_where_they_are_published(exact_ids):
     (resumption,) = rejection.consequences
     assert (12, "schedule") == (resumption.line, resumption.action)
     assert "computes 7 of A from token 128 on (resumed)" == resumption.answer
-    assert (
-        "steps_read_what_was_written",
-        "A reads tokens 96 to 111 from block 7, which holds only what was written for positions "
-        "96 to 96",
-    ) == evidence(resumption.breach)
+    name, sentence = evidence(resumption.breach)
+    assert "steps_read_what_was_written" == name
+    assert sentence.startswith("A reads tokens 96 to 111 from block 7, which holds only what was")
+    assert sentence.endswith("written for positions 96 to 96")
 
 
 @pytest.mark.parametrize("exact_ids", [False, True], ids=["renamed", "exact"])
 def test_a_victim_that_is_still_scheduled_is_rejected(exact_ids):
-    """vLLM 0.11.0 preempts r9 and computes a token of it in the same step."""
+    """0.11.0 preempts r9 and computes a token of it in the same step."""
     found = validate(
         path_of("rejected/priority-victim-still-scheduled-0.11.0"), exact_ids=exact_ids
     )
@@ -217,7 +212,7 @@ def test_a_victim_that_is_still_scheduled_is_rejected(exact_ids):
 
 @pytest.mark.parametrize("exact_ids", [False, True], ids=["renamed", "exact"])
 def test_placeholders_that_survive_a_preemption_are_rejected(exact_ids):
-    """vLLM 0.16.0 preempts r3 and goes on waiting for a token that it has voided."""
+    """0.16.0 preempts r3 and goes on waiting for a token that it has voided."""
     found = validate(
         path_of("rejected/placeholders-survive-preemption-0.16.0"), exact_ids=exact_ids
     )
@@ -244,250 +239,11 @@ def test_a_dialect_that_shares_the_fault_is_rejected_by_the_invariant_alone():
 
 def test_another_dialect_is_told_apart():
     """A run of 0.33.0 is no run of 0.11.0: freed blocks stand elsewhere in the free queue."""
-    assert validate(path_of("fcfs-preempt"), dialect="vllm-0.11.0").rejection is not None
+    found = validate(path_of("fcfs-preempt"), dialect="vllm-0.11.0", exact_ids=True)
+    assert "free_block_ids" in found.rejection.breaches[0].evidence[0]
 
 
-# ---- any change of an answer is noticed ------------------------------------------------------------
-
-ANSWERS = {"output", "outputs", "sampled_token_ids", "observation"}
-BY_NAME = {"num_scheduled_tokens", "requests", "ref_cnt", "sampled_token_ids"}
-KINDS = {
-    "observation.cached_block_ids[]",
-    "observation.finished_req_ids[]",
-    "observation.free_block_ids[]",
-    "observation.num_free_blocks",
-    "observation.ref_cnt.*",
-    "observation.requests.*.block_ids[]",
-    "observation.requests.*.num_computed_tokens",
-    "observation.requests.*.num_in_flight_tokens",
-    "observation.requests.*.num_output_placeholders",
-    "observation.requests.*.num_output_tokens",
-    "observation.requests.*.num_preemptions",
-    "observation.requests.*.num_prompt_tokens",
-    "observation.requests.*.num_tokens",
-    "observation.requests.*.status",
-    "observation.running[]",
-    "observation.waiting[]",
-    "output.cached[].new_block_ids[]",
-    "output.cached[].num_computed_tokens",
-    "output.cached[].request_id",
-    "output.cached[].resumed",
-    "output.finished_req_ids[]",
-    "output.new[].block_ids[]",
-    "output.new[].num_computed_tokens",
-    "output.new[].num_prompt_tokens",
-    "output.new[].request_id",
-    "output.num_scheduled_tokens.*",
-    "output.preempted_req_ids[]",
-    "outputs[].finish_reason",
-    "outputs[].new_token_ids[]",
-    "outputs[].request_id",
-    "sampled_token_ids.*[]",
-}
-"""Every place where an answer holds a value; `*` stands for any request or block, `[]` for any index."""
-NUM_PLACES = 5
-"""Places that are changed, for each kind of place and each kind of event."""
-
-
-def kind_of(place):
-    """What a place has in common with its like in other events."""
-    names = [
-        "[]" if isinstance(key, int) else ".*" if above in BY_NAME else f".{key}"
-        for above, key in itertools.pairwise(("", *place))
-    ]
-    return "".join(names).removeprefix(".")
-
-
-def sample_places():
-    """By recording and line: places to change, a few of each kind, drawn from all recordings."""
-    places = defaultdict(list)
-    for name in ACCEPTED:
-        for line, event in enumerate(load(name)[1:], 2):
-            answers = {key: value for key, value in event.items() if key in ANSWERS}
-            for place, value in leaves(answers):
-                if value is not None or place[-1] == "finish_reason":
-                    places[event["event"], kind_of(place)].append((name, line, place))
-    drawn = defaultdict(list)
-    for kind in sorted(places):
-        few = random.Random(str(kind)).sample(places[kind], min(NUM_PLACES, len(places[kind])))
-        for name, line, place in few:
-            drawn[name, line].append(place)
-    return {kind for _, kind in places}, drawn
-
-
-def other_values(place, value, names, rng):
-    """What might stand at a place instead."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        # A token id below 0 makes no sense, which the reader says.
-        is_token = place[0] == "sampled_token_ids" or "new_token_ids" in place
-        others = [value + 1, value - 1, 2 * value + 3, rng.randrange(12)]
-        return [other for other in others if other != value and not (is_token and other < 0)]
-    if place[-1] == "status":
-        return [other for other in ("WAITING", "RUNNING", "PREEMPTED") if other != value]
-    if place[-1] == "finish_reason":
-        words = {"0": "stop", "1": "length", "2": "abort"}
-        return [w for w in (None, *words.values()) if w != words.get(value, value)]
-    return [rng.choice([name for name in names if name != value])]
-
-
-def changed(event, place, value):
-    """The event with another value at a place."""
-    other = copy.deepcopy(event)
-    container_of(other, place)[place[-1]] = value
-    return other
-
-
-def with_another_key(event, place, names, rng):
-    """The event with a request or a block called otherwise; None where no other name is free."""
-    other = copy.deepcopy(event)
-    container = container_of(other, place)
-    free = [name for name in names if name not in container]
-    if not free:
-        return None
-    name = rng.choice(free)
-    items = [(name if key == place[-1] else key, value) for key, value in container.items()]
-    container.clear()
-    container.update(items)
-    return other
-
-
-def variants(event, place, arrived, num_blocks, rng):
-    """The event with another value at a place, or, where names are keys, with another key."""
-    value = container_of(event, place)[place[-1]]
-    for other in other_values(place, value, arrived, rng):
-        yield changed(event, place, other)
-    if place[-2] in {"num_scheduled_tokens", "ref_cnt"}:
-        blocks = [str(block_id) for block_id in range(1, num_blocks + 1)]
-        names = blocks if place[-2] == "ref_cnt" else arrived
-        other = with_another_key(event, place, names, rng)
-        if other is not None:
-            yield other
-
-
-class Fork:
-    """A validation that can try a line before it takes it."""
-
-    def __init__(self, name):
-        self.documents = load(name)
-        recording = attrs.evolve(reread(self.documents), events=iter(()))
-        self.validator = _Validator(recording, exact_ids=False)
-
-    def take(self, line, event):
-        """Goes on."""
-        self.validator.take(self.validator.recording.reader.read(line, event))
-
-    def rejects(self, line, event):
-        """Whether an event would be rejected; nothing is changed by the question."""
-        validator = copy.deepcopy(self.validator)
-        try:
-            validator.take(validator.recording.reader.read(line, event))
-        except Malformed:
-            return True
-        return validator.rejection is not None and validator.rejection.line == line
-
-
-def test_any_changed_value_is_rejected_at_its_line():
-    """Whatever value of an answer is changed, in any kind of place, that very event is rejected."""
-    kinds, drawn = sample_places()
-    assert kinds == KINDS
-    num_changes, unnoticed = 0, []
-    for name in ACCEPTED:
-        fork, rng = Fork(name), random.Random(name)
-        for line, event in enumerate(fork.documents[1:], 2):
-            alive = fork.validator.played.model.live
-            for place in drawn[name, line]:
-                if place[0] == "sampled_token_ids" and place[1] not in alive:
-                    continue  # The engine ignores it; see the test below.
-                arrived = sorted(fork.validator.recording.reader.arrived)
-                num_blocks = fork.validator.recording.config.num_blocks
-                for other in variants(event, place, arrived, num_blocks, rng):
-                    num_changes += 1
-                    if not fork.rejects(line, other):
-                        unnoticed.append((name, line, place, other))
-            fork.take(line, event)
-        assert fork.validator.rejection is None
-    assert unnoticed == []
-    assert num_changes > 1000
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        ("observation", "running"),
-        ("observation", "waiting"),
-        ("output", "new"),
-        ("output", "cached"),
-        ("outputs",),
-    ],
-    ids=".".join,
-)
-def test_any_changed_order_is_rejected_at_its_line(place):
-    """Two neighbours that change places in a list whose order means something are noticed."""
-    num_changes = 0
-    for name in ("priority-preempt", "async-prefix", "lesson"):
-        fork = Fork(name)
-        for line, event in enumerate(fork.documents[1:], 2):
-            entries = container_of(event, place).get(place[-1], []) if place[0] in event else []
-            if len(entries) > 1 and line % 5 == 0:
-                num_changes += 1
-                assert fork.rejects(
-                    line, changed(event, place, [entries[1], entries[0], *entries[2:]])
-                )
-            fork.take(line, event)
-    assert num_changes > 0
-
-
-def test_a_token_that_nobody_waits_for_may_be_any():
-    """What a step samples for a request that was aborted meanwhile cannot be wrong: it is ignored."""
-    fork = Fork("async-preempt-aborts")
-    num_ignored = 0
-    for line, event in enumerate(fork.documents[1:], 2):
-        for name, tokens in event.get("sampled_token_ids", {}).items():
-            if tokens and name not in fork.validator.played.model.live:
-                num_ignored += 1
-                place = ("sampled_token_ids", name, 0)
-                assert not fork.rejects(line, changed(event, place, tokens[0] + 1))
-        fork.take(line, event)
-    assert num_ignored > 0
-
-
-HEADERS = [
-    ("max_num_batched_tokens", "lesson", 65, 6),
-    ("max_num_batched_tokens", "lesson", 63, 6),
-    ("max_num_seqs", "aborts", 4, 120),
-    ("max_num_seqs", "aborts", 2, 53),
-    ("block_size", "lesson", 17, 10),
-    ("block_size", "lesson", 15, 14),
-    ("num_usable_blocks", "lesson", 13, 2),
-    ("num_usable_blocks", "lesson", 11, 2),
-    ("long_prefill_token_threshold", "thrash", 10, 4),
-    ("long_prefill_token_threshold", "thrash", 8, 4),
-    ("watermark", "fcfs-preempt", 0.2, 31),
-    ("policy", "priority-preempt", "fcfs", 30),
-    ("enable_prefix_caching", "prefix-preempt", False, 3),
-    ("async_scheduling", "async-depth1", False, 9),
-    ("scheduler_reserve_full_isl", "thrash", False, 8),
-]
-
-
-@pytest.mark.parametrize(("field", "name", "value", "line"), HEADERS)
-def test_a_changed_configuration_is_rejected_where_it_matters(field, name, value, line):
-    """The run of another configuration is rejected at the first event that depends on it."""
-    documents = load(name)
-    documents[0]["config"][field] = value
-    assert line == validate(reread(documents)).rejection.line
-
-
-def test_another_null_block_is_noticed():
-    """A block that is never handed out is in no free queue."""
-    documents = load("lesson")
-    documents[0]["null_block_id"] = 1
-    assert 2 == validate(reread(documents)).rejection.line
-
-
-# ---- what is told ----------------------------------------------------------------------------------
+# ---- what is told --------------------------------------------------------------------------------
 
 
 def test_a_changed_number_is_explained():
@@ -561,11 +317,11 @@ def test_a_validation_is_plain_data():
     assert (6, 8) == (written["num_accepted"], written["rejection"]["line"])
 
 
-# ---- what cannot be judged -------------------------------------------------------------------------
+# ---- what cannot be judged -----------------------------------------------------------------------
 
 
 def test_a_fault_of_the_file_says_how_much_was_accepted():
-    """A recording that is cut off is a fault of ours or of the file, and what was seen is not lost."""
+    """A recording that is cut off is no finding, and what was seen of it is not lost."""
     lines = dump(load("lesson"))
     with pytest.raises(HarnessError, match=r"run\.jsonl:12: .* cut off.*\(the 10 events before it"):
         validate(read_recording([*lines[:11], lines[11][:50]], "run.jsonl"))
@@ -580,7 +336,7 @@ def test_a_fault_of_the_file_behind_a_rejection_does_not_hide_it():
 
 
 def test_several_ends_in_one_call_have_no_exact_order():
-    """Engines free such requests in any order, so exact ids are refused there, and renaming is not."""
+    """Engines free such requests in any order: up to renaming that is right, exactly unknown."""
     documents = load("lesson")[:7]
     documents.append(
         {

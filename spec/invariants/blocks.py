@@ -1,0 +1,95 @@
+"""No block is used twice, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spec.interface import (
+    Observation,
+    SchedulerConfig,
+)
+from spec.invariants.sources import POOL, SCHEDULE, output_of
+from spec.model import (
+    Schedule,
+    Transition,
+)
+from spec.registry import invariant
+from spec.scheduler import cdiv
+
+
+@invariant(source=f"{POOL}.touch, free_blocks", of_state=True)
+def ref_cnt_counts_holders(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A block's ref_cnt is the number of block tables that hold it."""
+    held = seen.num_holders
+    if held == seen.after.ref_cnt:
+        return
+    for block_id in sorted(held.keys() | seen.after.ref_cnt.keys()):
+        ref_cnt, num_holders = seen.after.ref_cnt.get(block_id, 0), held.get(block_id, 0)
+        if ref_cnt != num_holders:
+            yield (
+                f"block {block_id} has ref_cnt={ref_cnt}, "
+                f"however {num_holders} block tables hold it"
+            )
+
+
+@invariant(source=f"{POOL}.get_new_blocks", of_state=True)
+def no_block_is_free_and_held(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A block stands in the free queue, once, or in block tables, never both."""
+    free, held = seen.after.free_block_ids, seen.num_holders
+    for block_id in free:
+        if block_id in held:
+            yield f"block {block_id} is free, however {held[block_id]} block tables hold it"
+    if len(set(free)) < len(free):
+        yield f"the free queue {free} names a block twice"
+
+
+@invariant(source=f"{POOL}.free_blocks", of_state=True)
+def blocks_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """The free queue and the block tables together are always the whole pool."""
+    after = {*seen.after.free_block_ids, *seen.num_holders}
+    before = all_blocks(seen.before)
+    if len(after) != config.num_blocks:
+        yield f"{len(after)} blocks are free or held, the pool has {config.num_blocks}"
+    if before != after:
+        yield f"lost {sorted(before - after)}, new {sorted(after - before)}"
+    if seen.after.num_free_blocks != len(seen.after.free_block_ids):
+        yield (
+            f"num_free_blocks={seen.after.num_free_blocks}, however the free queue holds "
+            f"{len(seen.after.free_block_ids)}"
+        )
+
+
+@invariant(source="vllm/v1/core/kv_cache_manager.py: allocate_slots", of_state=True)
+def block_tables_are_exact(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A running request holds the blocks of its computed tokens, each once; others hold none."""
+    running = seen.after.running
+    for request_id, request in seen.after.requests.items():
+        table = request.block_ids
+        num_blocks = cdiv(request.num_computed_tokens, config.block_size)
+        num_blocks = num_blocks if request_id in running else 0
+        if len(table) != num_blocks:
+            yield f"{request_id} needs {num_blocks} blocks, however it holds {table}"
+        if len(set(table)) < len(table):
+            yield f"{request_id} holds a block twice: {request.block_ids}"
+
+
+@invariant(source=SCHEDULE, on=(Schedule,), needs=("new_block_ids_to_zero",))
+def new_blocks_are_zeroed(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """Every block that leaves the free queue to be written is named in new_block_ids_to_zero."""
+    output = output_of(seen)
+    starts = seen.starts
+    zeroed = set(output.new_block_ids_to_zero or ())
+    for request_id in output.num_scheduled_tokens:
+        after = seen.after.requests.get(request_id)
+        before = seen.before.requests.get(request_id)
+        if after is None or before is None or request_id not in starts:
+            continue  # Another invariant objects.
+        num_old = len(before.block_ids) or starts[request_id] // config.block_size
+        missing = [block_id for block_id in after.block_ids[num_old:] if block_id not in zeroed]
+        if missing:
+            yield f"{request_id} is given {missing}, zeroed are {sorted(zeroed)}"
+
+
+def all_blocks(seen: Observation) -> set[int]:
+    """Blocks that are free or held."""
+    return set(seen.free_block_ids).union(*[r.block_ids for r in seen.requests.values()])

@@ -1,0 +1,131 @@
+"""Who stands where, who is admitted, and who is preempted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spec.gates import (
+    is_ready,
+)
+from spec.interface import (
+    SchedulerConfig,
+)
+from spec.invariants.sources import SCHEDULE, output_of
+from spec.model import (
+    AddRequest,
+    LiveRequest,
+    Schedule,
+    Transition,
+)
+from spec.registry import invariant
+
+
+@invariant(source="vllm/v1/core/sched/request_queue.py", on=(Schedule,))
+def nobody_overtakes(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """No ready request is admitted before one that stands before it (head-of-line admission)."""
+    admitted = seen.admitted
+    ready = [name for name in seen.before.waiting if is_ready(config, seen.in_flight, name)]
+    for name in admitted:
+        if name not in ready:
+            yield f"{name} is admitted while output of its voided steps is in flight"
+    if admitted != ready[: len(admitted)]:
+        yield f"admitted are {admitted}, however the ready ones stood in the order {ready}"
+
+
+@invariant(source=SCHEDULE, on=(Schedule,))
+def no_admission_after_preemption(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A step that preempts admits nobody."""
+    preempted, admitted = seen.preempted, seen.admitted
+    if preempted and admitted:
+        yield f"{admitted} are admitted in a step that preempted {preempted}"
+
+
+@invariant(source="vllm/v1/core/sched/scheduler.py: requests, waiting, running", of_state=True)
+def requests_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """Every live request, and nobody else, stands in the one queue that its status says."""
+    after = seen.after
+    queued = after.running + after.waiting
+    if sorted(queued) != sorted(seen.live_after):
+        yield (
+            f"running {after.running}, waiting {after.waiting}, "
+            f"however alive are {sorted(seen.live_after)}"
+        )
+    if sorted(after.requests) != sorted(seen.live_after):
+        yield f"the engine knows {sorted(after.requests)}, alive are {sorted(seen.live_after)}"
+    for name in after.running:
+        if name in after.requests and after.requests[name].status != "RUNNING":
+            yield f"{name} runs with status {after.requests[name].status}"
+    for name in after.waiting:
+        if name in after.requests and after.requests[name].status not in {"WAITING", "PREEMPTED"}:
+            yield f"{name} waits with status {after.requests[name].status}"
+
+
+@invariant(source="vllm/v1/core/sched/request_queue.py")
+def queues_keep_their_order(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """Nobody changes places in a queue.
+
+    Victims go to the head of waiting, arrivals to its tail (with priorities: both to their rank),
+    and whoever is admitted to the tail of running.
+    """
+    before, after = seen.before, seen.after
+    preempted, admitted = seen.preempted, seen.admitted
+    arrived = [seen.action.request.request_id] if isinstance(seen.action, AddRequest) else []
+    running = [name for name in before.running if name in after.requests and name not in preempted]
+    if after.running != running + admitted:
+        yield f"running is {after.running}, expected {running + admitted}"
+    stayed = [name for name in before.waiting if name in after.requests and name not in admitted]
+    waiting = preempted[::-1] + stayed + arrived
+    if config.policy == "priority":
+        waiting.sort(key=lambda name: rank(seen.live_after, name))
+    if after.waiting != waiting:
+        yield f"waiting is {after.waiting}, expected {waiting}"
+
+
+@invariant(source=f"{SCHEDULE}, _preempt_request", on=(Schedule,))
+def victims_are_the_last_served(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """Each victim is the running request that is served last.
+
+    That is the last one; with priorities the first of the greatest (priority, arrival_time).
+    """
+    running = list(seen.before.running)
+    for victim in seen.preempted:
+        expected = running[-1] if running else None
+        if running and config.policy == "priority":
+            expected = max(running, key=lambda name: rank(seen.live, name)[:2])
+        if victim != expected:
+            yield f"{victim} is preempted, however {expected} is served last of {running}"
+        if victim in running:
+            running.remove(victim)
+
+
+@invariant(source="vllm/v1/core/sched/scheduler.py: _preempt_request", on=(Schedule,))
+def victims_keep_only_their_tokens(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A preempted request keeps its tokens and nothing else.
+
+    It has no blocks, nothing computed, no placeholders, and no part in the step.
+    """
+    output = output_of(seen)
+    for name in seen.preempted:
+        before, after = seen.before.requests.get(name), seen.after.requests.get(name)
+        if before is None or after is None:
+            yield f"{name} is preempted, however it is unknown"
+            continue
+        kept = (after.num_computed_tokens, after.num_output_placeholders or 0, len(after.block_ids))
+        if after.status != "PREEMPTED" or kept != (0, 0, 0):
+            yield (
+                f"{name} is {after.status} with num_computed_tokens={kept[0]}, "
+                f"num_output_placeholders={kept[1]}, block_ids={after.block_ids}"
+            )
+        if after.num_tokens != before.num_tokens:
+            yield f"{name} had {before.num_tokens} tokens, has {after.num_tokens}"
+        if name in output.num_scheduled_tokens:
+            num_tokens = output.num_scheduled_tokens[name]
+            yield f"{name} is preempted, however the step computes {num_tokens} of its tokens"
+
+
+def rank(live: dict[str, LiveRequest], name: str) -> tuple[int, float, str]:
+    """Who is served first under the priority policy: the smallest."""
+    if name not in live:
+        return (0, 0.0, name)
+    new = live[name].new
+    return (new.priority, new.arrival_time, name)

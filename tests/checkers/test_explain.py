@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from checkers.explain import ExplainedScheduler
+from spec.interface import RequestStatus
+from spec.model import Model
+from spec.scheduler import ReferenceScheduler
+from tests.spec.support import (
+    Driver,
+    choices,
+    configs,
+    make_config,
+    make_environment,
+    make_request,
+    walk,
+)
+
+
+@given(configs(), choices)
+def test_an_explained_scheduler_decides_as_its_parent(config, walk_choices):
+    """Overhearing changes nothing: the same answers and the same states along any walk."""
+    environment = make_environment(config)
+    plain = Model(environment, ReferenceScheduler(config))
+    explained = Model(environment, ExplainedScheduler(config))
+    steps = zip(walk(plain, walk_choices), walk(explained, walk_choices), strict=True)
+    for _ in steps:
+        assert plain.scheduler.observe() == explained.scheduler.observe()
+        assert plain.in_flight == explained.in_flight
+        assert plain.live == explained.live
+
+
+def explained_driver(*requests, **config):
+    """A driver whose scheduler explains itself."""
+    return Driver(make_config(**config), *requests, make_scheduler=ExplainedScheduler)
+
+
+def test_every_call_begins_a_new_log():
+    """The log tells of the last call only."""
+    driver = explained_driver(make_request("A", 3))
+    driver.schedule()
+    assert ["pass 2: admit A at token 0 with 3 new tokens"] == driver.scheduler.log
+    driver.update()
+    assert [] == driver.scheduler.log
+    driver.schedule()
+    assert [
+        "pass 1: A has a gap of 1 and may get 1 tokens (token budget 16, threshold 0)"
+    ] == driver.scheduler.log
+    driver.add(make_request("B", 3))
+    assert [] == driver.scheduler.log
+    driver.abort("B")
+    assert ["finish B as FINISHED_ABORTED, free its blocks"] == driver.scheduler.log
+
+
+@pytest.mark.parametrize(
+    ("config", "prompts", "sentence"),
+    [
+        (
+            {"max_num_batched_tokens": 3},
+            (3, 3),
+            "gate “budget left, nobody preempted” refuses (token budget 0, preempted [])",
+        ),
+        ({"max_num_seqs": 1}, (3, 3), "gate “max_num_seqs” refuses (1 of 1 run)"),
+        (
+            {"num_blocks": 1},
+            (3, 3),
+            "gate “room for B” refuses (3 of 3 tokens, a hit of 0 blocks, 0 free blocks, "
+            "0 reserved)",
+        ),
+        (
+            {"max_num_batched_tokens": 31, "enable_chunked_prefill": False},
+            (20, 20),
+            "gate “chunked prefill, or the whole prompt fits the budget” refuses "
+            "(20 tokens, token budget 11)",
+        ),
+    ],
+)
+def test_a_gate_that_refuses_is_named_with_its_numbers(config, prompts, sentence):
+    """Whoever reads why B waits finds the gate and what it saw."""
+    requests = [make_request(name, prompt) for name, prompt in zip("AB", prompts, strict=True)]
+    driver = explained_driver(*requests, **config)
+    driver.schedule()
+    assert f"pass 2: {sentence}" == driver.scheduler.log[-1]
+
+
+def test_a_preemption_is_explained():
+    """Who is preempted, why, and what its step loses."""
+    driver = explained_driver(
+        make_request("A", 4, priority=1),
+        make_request("B", 4),
+        num_blocks=3,
+        policy="priority",
+        max_model_len=12,
+    )
+    # B is served first; both have one block, and one is left.
+    driver.step()
+    driver.step()
+    driver.step()
+    driver.step()
+    driver.step()
+    driver.schedule()
+    assert "preempt A: it is served last, and 0 free blocks are too few" in driver.scheduler.log
+
+
+def test_a_publication_and_an_end_are_explained():
+    """A block that becomes findable is told, and so is the end of its request."""
+    driver = explained_driver(make_request("A", 5, max_tokens=1), enable_prefix_caching=True)
+    driver.schedule()
+    assert "publish the full blocks of A up to token 5" in driver.scheduler.log
+    driver.update()
+    assert ["finish A as FINISHED_LENGTH_CAPPED, free its blocks"] == driver.scheduler.log
+
+
+def test_a_request_that_is_not_ready_is_explained():
+    """A voided step in flight keeps its request waiting."""
+    driver = explained_driver(
+        make_request("A", 4), make_request("B", 4), num_blocks=3, async_scheduling=True
+    )
+    while "B" not in driver.schedule().preempted_req_ids:
+        driver.update()
+    driver.scheduler.finish_requests(["A"], RequestStatus.FINISHED_ABORTED)
+    driver.schedule()
+    assert driver.scheduler.log[-1].startswith("pass 2: gate “B is ready” refuses")

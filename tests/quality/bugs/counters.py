@@ -1,0 +1,92 @@
+"""Bugs in the counters of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.quality.planting import Method, bug
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._settle",
+    setting="plain",
+    caught_by="counters_are_monotone",
+    source="vLLM #28473",
+)
+def a_plain_token_counts_as_a_rejected_draft(original: Method) -> Method:
+    """Settling a step takes back the last computed token, as if a draft had been rejected."""
+
+    def _settle(self: Any, request: Any, num_scheduled_tokens: int, sampled: list[int]) -> Any:
+        sent = original(self, request, num_scheduled_tokens, sampled)
+        if request.num_computed_tokens % self.config.block_size == 0 < request.num_computed_tokens:
+            request.num_computed_tokens -= 1
+        return sent
+
+    return _settle
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._preempt",
+    setting="plain",
+    caught_by="token_counts_follow_the_client",
+)
+def a_preemption_counts_twice(original: Method) -> Method:
+    """num_preemptions grows by two for each preemption."""
+
+    def _preempt(self: Any, victim: Any) -> None:
+        original(self, victim)
+        victim.num_preemptions += 1
+
+    return _preempt
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._fill_placeholders",
+    setting="deep-async",
+    changes=("wait_for_stale_output=false",),
+    caught_by="computed_is_within_tokens",
+    source="vLLM #49860",
+)
+def one_result_fills_all_placeholders(original: Method) -> Method:
+    """A sampled token fills the placeholders of all steps in flight, not of its own only."""
+
+    def _fill_placeholders(self: Any, request: Any, num_sampled_tokens: int) -> None:
+        original(self, request, request.num_output_placeholders)
+
+    return _fill_placeholders
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._advance",
+    setting="async",
+    caught_by="placeholders_count_pending_samples",
+)
+def a_first_token_has_no_placeholder(original: Method) -> Method:
+    """The step that completes a prompt leaves no placeholder for the token it samples."""
+
+    def _advance(self: Any, request: Any, num_new_tokens: int) -> None:
+        num_output_placeholders = request.num_output_placeholders
+        original(self, request, num_new_tokens)
+        if request.num_tokens == request.num_prompt_tokens:
+            request.num_output_placeholders = num_output_placeholders
+
+    return _advance
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._settle",
+    setting="plain",
+    changes=("num_blocks=24",),
+    caught_by="in_flight_tokens_are_counted",
+    source="tt-xla #5664",
+)
+def a_chunk_stays_in_flight(original: Method) -> Method:
+    """A chunk that is not the last of its prompt never leaves num_in_flight_tokens."""
+
+    def _settle(self: Any, request: Any, num_scheduled_tokens: int, sampled: list[int]) -> Any:
+        sent = original(self, request, num_scheduled_tokens, sampled)
+        if not sampled:
+            request.num_in_flight_tokens += num_scheduled_tokens
+        return sent
+
+    return _settle

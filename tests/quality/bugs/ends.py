@@ -1,0 +1,62 @@
+"""Bugs at the end of a step or a request: outputs, stops, aborts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impl.request import Request
+from spec.interface import EngineCoreOutput, RequestStatus, StopOrder
+from tests.quality.planting import Method, bug
+
+
+@bug(
+    target="impl.scheduler:FastScheduler.update_from_output",
+    setting="plain",
+    caught_by="outputs_go_to_the_living",
+    source="SGLang #34149",
+)
+def an_aborted_request_gets_output(original: Method) -> Method:
+    """A request that was aborted while its step ran is sent an output all the same."""
+
+    def update_from_output(self: Any, output: Any, result: Any) -> Any:
+        gone = [name for name in output.num_scheduled_tokens if name not in self.requests]
+        results = original(self, output, result)
+        for name in gone:
+            results.setdefault(0, []).append(EngineCoreOutput(name, []))
+        return results
+
+    return update_from_output
+
+
+@bug(
+    target="impl.scheduler:FastScheduler.update_from_output",
+    setting="stops",
+    caught_by="outputs_go_to_the_living",
+)
+def outputs_go_to_the_first_client(original: Method) -> Method:
+    """All outputs are filed under client 0, whoever owns the request."""
+
+    def update_from_output(self: Any, output: Any, result: Any) -> Any:
+        results = original(self, output, result)
+        sent = [item for outputs in results.values() for item in outputs]
+        return {0: sent} if sent else {}
+
+    return update_from_output
+
+
+@bug(
+    target="impl.scheduler:check_stop",
+    setting="stops",
+    caught_by="stops_are_in_order",
+    source="vLLM #26317",
+)
+def min_tokens_comes_before_length(original: Method) -> Method:
+    """A request that is too short goes on, though its context is full."""
+
+    def check_stop(request: Request, stop_order: StopOrder) -> RequestStatus | None:
+        if request.num_output_tokens < request.min_tokens:
+            return None
+        status: RequestStatus | None = original(request, stop_order)
+        return status
+
+    return check_stop

@@ -1,0 +1,186 @@
+"""Bugs in budgets, gates and grants: how many tokens a step computes, and who may join it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.quality.planting import Method, bug
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._grant",
+    setting="plain",
+    caught_by="token_budget_is_kept",
+    source="mini-sglang #47",
+)
+def a_grant_costs_nothing(original: Method) -> Method:
+    """The tokens that a request is granted are not taken off the budget."""
+
+    def _grant(self: Any, *args: Any) -> Any:
+        token_budget = self.token_budget
+        new_block_ids = original(self, *args)
+        self.token_budget = token_budget
+        return new_block_ids
+
+    return _grant
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._take_back",
+    setting="priority",
+    changes=("max_num_scheduled_tokens=2", "long_prefill_token_threshold=1"),
+    caught_by="token_budget_is_kept",
+)
+def a_victim_gives_back_twice(original: Method) -> Method:
+    """A victim that was scheduled already returns its tokens to the budget twice."""
+
+    def _take_back(self: Any, victim: Any) -> None:
+        token_budget = self.token_budget
+        original(self, victim)
+        self.token_budget += self.token_budget - token_budget
+
+    return _take_back
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._begin_step",
+    setting="plain",
+    caught_by="input_budget_is_kept",
+)
+def the_budget_is_one_too_many(original: Method) -> Method:
+    """A step may compute one token more than the budget says."""
+
+    def _begin_step(self: Any) -> None:
+        original(self)
+        self.token_budget += 1
+
+    return _begin_step
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._has_seat",
+    setting="plain",
+    caught_by="max_num_seqs_is_kept",
+    source="vllm-ascend #822, nano-vllm #265",
+)
+def one_seat_too_many(original: Method) -> Method:
+    """A request is admitted while max_num_seqs run already."""
+
+    def _has_seat(self: Any) -> bool:
+        return len(self.running) <= self.config.max_num_seqs
+
+    return _has_seat
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._cap_long_prefill",
+    setting="deep-fcfs",
+    caught_by="grants_are_maximal",
+    source="vLLM #49075",
+)
+def the_threshold_is_never_read(original: Method) -> Method:
+    """long_prefill_token_threshold has no effect."""
+
+    def _cap_long_prefill(self: Any, num_new_tokens: int) -> int:
+        return num_new_tokens
+
+    return _cap_long_prefill
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._admit",
+    setting="plain",
+    changes=("scheduler_reserve_full_isl=false",),
+    caught_by="grants_are_maximal",
+    source="vllm-ascend #822",
+)
+def a_resumed_request_recomputes_its_prompt_only(original: Method) -> Method:
+    """A request that comes back from a preemption computes its prompt, and not its outputs."""
+
+    def _admit(self: Any, request: Any, start: int, num_new_tokens: int, hit: Any) -> None:
+        num_new_tokens = min(num_new_tokens, max(request.num_prompt_tokens - start, 1))
+        original(self, request, start, num_new_tokens, hit)
+
+    return _admit
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._samples_its_last_token",
+    setting="async",
+    caught_by="grants_are_maximal",
+    source="vLLM #27922",
+)
+def one_step_past_max_tokens(original: Method) -> Method:
+    """Under async scheduling a step is scheduled past the one that samples the last token."""
+
+    def _samples_its_last_token(self: Any, request: Any) -> bool:
+        return False
+
+    return _samples_its_last_token
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._schedule_next_running",
+    setting="async",
+    caught_by="scheduled_requests_run",
+)
+def an_idle_request_is_named(original: Method) -> Method:
+    """A step names a running request of which it computes nothing."""
+
+    def _schedule_next_running(self: Any) -> bool:
+        request = self.running[self.req_index]
+        if self._compute_num_new_tokens(request) == 0:
+            self._grant_running(request, 0, 0)
+        return bool(original(self))
+
+    return _schedule_next_running
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._has_room_for",
+    setting="plain",
+    caught_by="admitted_sequences_fit",
+)
+def the_gate_looks_at_a_chunk(original: Method) -> Method:
+    """scheduler_reserve_full_isl is ignored: a request is admitted if its first chunk fits."""
+
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        num_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens, hit)
+        return bool(num_blocks + hit.num_free_blocks <= self.block_pool.num_free_blocks)
+
+    return _has_room_for
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._has_room_for",
+    setting="prefix",
+    caught_by="work_is_conserved",
+    source="LMDeploy #4100",
+)
+def reusable_blocks_are_not_free(original: Method) -> Method:
+    """Admission does not count free blocks that can still be found, though they can be evicted."""
+
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        pool = self.block_pool
+        num_clean_blocks = sum(name not in pool.prefix_cache for name in pool.free_block_queue)
+        num_blocks = pool.compute_num_new_blocks(request, num_tokens, hit)
+        return num_blocks <= num_clean_blocks and bool(original(self, request, num_tokens, hit))
+
+    return _has_room_for
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._make_room_for",
+    setting="thrash-reserved",
+    caught_by="prompts_are_not_preempted",
+    source="SGLang #28282",
+)
+def somebody_is_preempted_for_nothing(original: Method) -> Method:
+    """A request that takes the last free blocks preempts somebody all the same."""
+
+    def _make_room_for(self: Any, request: Any, num_new_blocks: int) -> bool:
+        if 0 < num_new_blocks == self.block_pool.num_free_blocks:
+            num_new_blocks += 1
+        return bool(original(self, request, num_new_blocks))
+
+    return _make_room_for

@@ -1,0 +1,107 @@
+"""Bugs in the prefix cache: wrong text, silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impl.block_pool import CacheHit
+from tests.quality.planting import Method, bug
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._admit_head",
+    setting="prefix",
+    caught_by="no_step_overwrites_kv",
+    source="vLLM #11186, nano-vllm #144",
+)
+def a_full_hit_writes_into_a_shared_block(original: Method) -> Method:
+    """If all tokens are cached, the last is computed again, in the block that others hold, too."""
+
+    def _admit_head(self: Any) -> bool:
+        request = self.waiting.peek_request()
+        request.num_tokens += 1  # So that the look-up leaves no token out.
+        hit = self.block_pool.find_longest_cache_hit(request)
+        request.num_tokens -= 1
+        start = len(hit.block_ids) * self.config.block_size
+        if start < request.num_tokens:
+            return bool(original(self))
+        if not self._has_room_for(request, request.num_tokens, hit):
+            return False
+        self._admit(request, request.num_tokens - 1, 1, hit)
+        return True
+
+    return _admit_head
+
+
+@bug(
+    target="impl.block_pool:BlockPool.find_longest_cache_hit",
+    setting="prefix",
+    caught_by="steps_read_what_was_written",
+    source="vLLM #44701",
+)
+def salts_are_ignored(original: Method) -> Method:
+    """A request finds blocks that were published under another salt."""
+
+    def find_longest_cache_hit(self: Any, request: Any) -> Any:
+        for salt in (request.cache_salt, None, "s"):
+            cache_salt, request.cache_salt = request.cache_salt, salt
+            hit = original(self, request)
+            request.cache_salt = cache_salt
+            if hit.block_ids:
+                return hit
+        return CacheHit()
+
+    return find_longest_cache_hit
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._grant_running",
+    setting="publish-corrected",
+    caught_by="published_blocks_were_written",
+    source="vLLM #57580",
+)
+def a_chunk_is_published_when_granted(original: Method) -> Method:
+    """A granted chunk can be found at once, and still can after it has been taken back."""
+
+    def _grant_running(self: Any, request: Any, num_new_tokens: int, num_new_blocks: int) -> None:
+        original(self, request, num_new_tokens, num_new_blocks)
+        self.block_pool.cache_full_blocks(request, request.num_computed_tokens)
+
+    return _grant_running
+
+
+@bug(
+    target="impl.block_pool:BlockPool.cache_full_blocks",
+    setting="prefix",
+    caught_by="published_blocks_were_written",
+    source="inference-sim #196",
+)
+def a_block_is_found_by_the_tokens_of_another(original: Method) -> Method:
+    """Where a chunk is published, its tokens are counted from the start of the chunk."""
+
+    def cache_full_blocks(self: Any, request: Any, num_tokens: int) -> None:
+        first = request.num_cached_blocks * self.block_size
+        token_ids = request.token_ids
+        request.token_ids = token_ids[:first] + token_ids[: len(token_ids) - first]
+        original(self, request, num_tokens)
+        request.token_ids = token_ids
+
+    return cache_full_blocks
+
+
+@bug(
+    target="impl.prefix_cache:PrefixCache.find",
+    setting="deep-prefix",
+    caught_by="steps_read_what_was_written",
+    source="nano-vllm 9fa256a",
+)
+def a_block_is_found_without_its_prefix(original: Method) -> Method:
+    """A block is found by its own tokens, whatever stands before it."""
+
+    def find(self: Any, parent: Any, token_ids: tuple[int, ...]) -> Any:
+        for chain in self._chains.values():
+            if chain.key[1] == token_ids and chain.block_ids:
+                return next(iter(chain.block_ids))
+        return None
+
+    return find

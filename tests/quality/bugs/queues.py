@@ -1,0 +1,175 @@
+"""Bugs in queues and preemption: who is next, who has to go, and what a victim keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec.interface import RequestStatus
+from tests.quality.planting import Method, bug
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._admit_head",
+    setting="plain",
+    caught_by="nobody_overtakes",
+)
+def a_small_request_overtakes(original: Method) -> Method:
+    """If the head of the queue is refused, the one behind it is tried."""
+
+    def _admit_head(self: Any) -> bool:
+        if original(self):
+            return True
+        head = self.waiting.pop_request()
+        is_admitted = bool(self.waiting) and bool(original(self))
+        self.waiting.prepend_request(head)
+        return is_admitted
+
+    return _admit_head
+
+
+@bug(
+    target="impl.scheduler:FastScheduler.schedule",
+    setting="priority",
+    caught_by="no_admission_after_preemption",
+)
+def a_step_preempts_and_admits(original: Method) -> Method:
+    """Pass 2 runs in a step that has preempted somebody."""
+
+    def schedule(self: Any) -> Any:
+        self._begin_step()
+        self._schedule_running()
+        self._publish_granted()
+        self._schedule_waiting()
+        self._publish_granted()
+        return self._end_step()
+
+    return schedule
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._finish",
+    setting="plain",
+    caught_by="requests_are_conserved",
+)
+def a_finished_request_stays_in_the_books(original: Method) -> Method:
+    """A request that stops by itself is never forgotten."""
+
+    def _finish(self: Any, request: Any, status: RequestStatus) -> None:
+        original(self, request, status)
+        if status != RequestStatus.FINISHED_ABORTED:
+            self.requests[request.request_id] = request
+
+    return _finish
+
+
+@bug(
+    target="impl.request_queue:FCFSRequestQueue.prepend_request",
+    setting="plain",
+    caught_by="queues_keep_their_order",
+)
+def a_victim_joins_the_tail(original: Method) -> Method:
+    """A preempted request goes to the tail of the queue."""
+
+    def prepend_request(self: Any, request: Any) -> None:
+        self.add_request(request)
+
+    return prepend_request
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._choose_victim",
+    setting="plain",
+    caught_by="victims_are_the_last_served",
+)
+def the_first_is_preempted(original: Method) -> Method:
+    """The victim is the request that has run for longest."""
+
+    def _choose_victim(self: Any) -> Any:
+        return self.running[0]
+
+    return _choose_victim
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._take_back",
+    setting="priority",
+    caught_by="victims_keep_only_their_tokens",
+    source="vLLM #23347",
+)
+def a_victim_stays_scheduled(original: Method) -> Method:
+    """A victim that was scheduled already is not taken out of the step."""
+
+    def _take_back(self: Any, victim: Any) -> None:
+        pass
+
+    return _take_back
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._preempt",
+    setting="plain",
+    caught_by="victims_keep_only_their_tokens",
+    source="vLLM #36755",
+)
+def a_victim_still_counts_as_computed(original: Method) -> Method:
+    """A preempted request keeps num_computed_tokens, though its blocks are gone."""
+
+    def _preempt(self: Any, victim: Any) -> None:
+        num_computed_tokens = victim.num_computed_tokens
+        original(self, victim)
+        victim.num_computed_tokens = num_computed_tokens
+
+    return _preempt
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._preempt",
+    setting="async",
+    caught_by="victims_keep_only_their_tokens",
+    source="vLLM #48245",
+)
+def placeholders_survive_a_preemption(original: Method) -> Method:
+    """A preempted request keeps the placeholders of its voided steps."""
+
+    def _preempt(self: Any, victim: Any) -> None:
+        num_output_placeholders = victim.num_output_placeholders
+        original(self, victim)
+        victim.num_output_placeholders = num_output_placeholders
+
+    return _preempt
+
+
+@bug(
+    target="impl.scheduler:FastScheduler.finish_requests",
+    setting="plain",
+    caught_by="an_abort_ends_at_once",
+    source="vLLM #26400",
+)
+def an_abort_spares_whoever_waits(original: Method) -> Method:
+    """An abort of a request that waits is ignored."""
+
+    def finish_requests(self: Any, request_ids: list[str], finished_status: RequestStatus) -> None:
+        running = [request.request_id for request in self.running]
+        original(self, [name for name in request_ids if name in running], finished_status)
+
+    return finish_requests
+
+
+@bug(
+    target="impl.scheduler:FastScheduler.finish_requests",
+    setting="plain",
+    caught_by="an_abort_ends_at_once",
+)
+def an_abort_moves_a_neighbour(original: Method) -> Method:
+    """After an abort somebody else's last block is moved to another place."""
+
+    def finish_requests(self: Any, request_ids: list[str], finished_status: RequestStatus) -> None:
+        original(self, request_ids, finished_status)
+        pool = self.block_pool
+        for request in self.running[:1]:
+            if request.block_ids and pool.num_free_blocks:
+                moved = request.block_ids[-1:]
+                request.block_ids[-1:] = pool.get_new_blocks(1)
+                pool.free_blocks(moved)
+
+    return finish_requests

@@ -1,0 +1,59 @@
+"""Bugs in what the worker is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.quality.planting import Method, bug
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._admit",
+    setting="prefix",
+    caught_by="diff_is_sufficient",
+    source="vllm-ascend #2714",
+)
+def a_new_request_is_sent_without_its_hit_blocks(original: Method) -> Method:
+    """The worker is told the new blocks of a new request, and not those that it hit."""
+
+    def _admit(self: Any, request: Any, start: int, num_new_tokens: int, hit: Any) -> None:
+        original(self, request, start, num_new_tokens, hit)
+        new = self.output.scheduled_new_reqs.get(request.request_id)
+        if new is not None:
+            new.block_ids = new.block_ids[len(hit.block_ids) :]
+
+    return _admit
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._end_step",
+    setting="plain",
+    caught_by="finished_ids_are_told_once",
+    source="vLLM #6266",
+)
+def an_idle_step_swallows_finished_ids(original: Method) -> Method:
+    """A step that computes nothing does not name who has finished, and forgets them."""
+
+    def _end_step(self: Any) -> Any:
+        output = original(self)
+        if not output.num_scheduled_tokens:
+            output.finished_req_ids = []
+        return output
+
+    return _end_step
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._end_step",
+    setting="plain",
+    caught_by="finished_ids_are_told_once",
+)
+def finished_ids_are_told_again(original: Method) -> Method:
+    """The worker is told in every step who has finished since the start."""
+
+    def _end_step(self: Any) -> Any:
+        output = original(self)
+        self.finished_req_ids = list(output.finished_req_ids)
+        return output
+
+    return _end_step
