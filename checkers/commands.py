@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from checkers.configs import Setting, load_settings
-from checkers.counterexample import Counterexample, dumps, make_steps, read, rerun, write
+from checkers.counterexample import (
+    Counterexample,
+    dumps,
+    make_counterexample,
+    read,
+    rerun,
+    write,
+)
 from checkers.engines import ENGINES, Engine, load_engine
 from checkers.errors import HarnessError
 from checkers.explore import Budget, Exploration, Explorer
@@ -19,7 +26,7 @@ from checkers.explore_engine import EngineExploration, EngineExplorer
 from checkers.progress import Progress
 from checkers.report import Check, Verdict
 from checkers.search import Plan, Search, make_rules, search
-from checkers.trial import Rules, Trial, run_trial
+from checkers.trial import Trial, run_trial
 from spec.dialects import DIALECTS
 from spec.registry import INVARIANTS, WITNESSES
 
@@ -54,8 +61,8 @@ def _explore_spec(
     if found.breaches:
         trial = run_trial(make_rules(engine, setting), engine, found.actions)
         _expect_same_breach(found.breaches[0].name, trial)
-        example = _make_counterexample(engine, setting, trial, "explore")
-    rate = found.num_unique / found.cpu_s if found.cpu_s else 0.0
+        example = _make_counterexample(engine, setting, trial)
+    rate = _rate(found.num_unique, found.cpu_s)
     return Check(
         title=title,
         verdict=found.verdict,
@@ -66,9 +73,7 @@ def _explore_spec(
                 _describe_invariants(len(found.invariants), found.verdict, bool(found.breaches)),
             ),
             make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
-            make_line(
-                "rate", f"{rate:,.0f} states per CPU second, {_describe_judged(found)}"
-            ),
+            make_line("rate", f"{rate:,.0f} states per CPU second, {_describe_judged(found)}"),
         ),
         facts={**_facts(found), "states_per_cpu_s": round(rate), "invariants": found.invariants},
         findings=_findings(found.is_complete, setting, found.witnesses, found.num_unique),
@@ -93,9 +98,9 @@ def _explore_engine(
     found = explorer.run(seconds=budget.seconds, on_level=on_level)
     example = None
     if found.failing:
-        trial = run_trial(rules, engine, found.failing, explain=True)
+        trial = run_trial(rules, engine, found.failing)
         _expect_same_breach(None, trial)
-        example = _make_counterexample(engine, setting, trial, "explore")
+        example = _make_counterexample(engine, setting, trial)
     findings = _findings(found.is_complete, setting, found.witnesses, found.num_unique)
     verdict: Verdict = "holds" if found.is_complete else "undetermined"
     if example is not None or findings:
@@ -132,33 +137,10 @@ def walk(
         )
 
     found = search(engine, settings, plan, on_walk)
-    rate = found.num_engine_steps / found.cpu_s if found.cpu_s else 0.0
-    example = found.counterexample
-    lines = [
-        make_line(
-            "walks",
-            f"{found.num_walks:,} of up to {plan.length} actions over {len(settings)} settings, "
-            f"{found.num_engine_steps:,} engine steps, {rate:,.0f} per CPU second",
-        ),
-        make_line(
-            "lockstep", "no; this is the spec itself" if engine.is_spec else "after every action"
-        ),
-        make_line(
-            "always",
-            f"{len(found.invariants)} invariants on {found.num_judged_walks:,} of the walks",
-        ),
-        make_line("sometimes", _describe_witnesses(found.witnesses, ())),
-    ]
-    if found.unobserved:
-        lines.append(
-            make_line("unseen", f"the engine does not show {', '.join(sorted(found.unobserved))}")
-        )
-    if found.interrupted_by:
-        lines.append(make_line("ended by", found.interrupted_by))
     return Check(
         title=f"search  {engine.name}  {' '.join(found.settings)}  seed={plan.seed}",
         verdict=found.verdict,
-        lines=tuple(lines),
+        lines=tuple(_describe_search(engine, found)),
         facts={
             "settings": found.settings,
             "seed": plan.seed,
@@ -166,14 +148,38 @@ def walk(
             "num_judged_walks": found.num_judged_walks,
             "num_actions": found.num_actions,
             "num_engine_steps": found.num_engine_steps,
-            "engine_steps_per_cpu_s": round(rate),
+            "engine_steps_per_cpu_s": round(_rate(found.num_engine_steps, found.cpu_s)),
             "witnesses": dict(found.witnesses),
             "unobserved": sorted(found.unobserved),
             "interrupted_by": found.interrupted_by,
         },
-        counterexample=example,
-        path=_write(example, out),
+        counterexample=found.counterexample,
+        path=_write(found.counterexample, out),
     )
+
+
+def _describe_search(engine: Engine, found: Search) -> Iterator[str]:
+    yield make_line(
+        "walks",
+        f"{found.num_walks:,} of up to {found.plan.length} actions "
+        f"over {len(found.settings)} settings, "
+        f"{found.num_engine_steps:,} engine steps, "
+        f"{_rate(found.num_engine_steps, found.cpu_s):,.0f} per CPU second",
+    )
+    beside = "no; this is the spec itself" if engine.is_spec else "after every action"
+    yield make_line("lockstep", beside)
+    num_invariants, num_judged = len(found.invariants), found.num_judged_walks
+    yield make_line("always", f"{num_invariants} invariants on {num_judged:,} of the walks")
+    yield make_line("sometimes", _describe_witnesses(found.witnesses, ()))
+    if found.unobserved:
+        hidden = ", ".join(sorted(found.unobserved))
+        yield make_line("unchecked", f"for want of what the engine does not show: {hidden}")
+    if found.interrupted_by:
+        yield make_line("ended by", found.interrupted_by)
+
+
+def _rate(count: int, cpu_s: float) -> float:
+    return count / cpu_s if cpu_s else 0.0
 
 
 def replay(path: Path, engine: Engine | None) -> Check:
@@ -262,25 +268,16 @@ def describe_setting(setting: Setting) -> str:
     return " ".join(parts)
 
 
-def _make_counterexample(
-    engine: Engine, setting: Setting, trial: Trial, command: str
-) -> Counterexample:
+def _make_counterexample(engine: Engine, setting: Setting, trial: Trial) -> Counterexample:
     """A run found breadth first, which nothing needs to shrink."""
-    rules: Rules = make_rules(engine, setting)
-    return Counterexample(
+    return make_counterexample(
+        make_rules(engine, setting),
+        engine,
+        trial,
         setting=setting.name,
         dialect=setting.dialect,
-        engine=engine.name,
-        found_by=command,
-        seed=None,
-        num_actions_found=len(trial.steps),
+        found_by="explore",
         is_shortest=True,
-        config=setting.scheduler,
-        max_in_flight=rules.max_in_flight,
-        lockstep=rules.lockstep,
-        claims=setting.claims,
-        breaches=tuple(trial.breaches),
-        steps=make_steps(trial),
     )
 
 

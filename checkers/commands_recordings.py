@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checkers.commands import make_line
-from checkers.counterexample import Counterexample, make_steps, read, write
+from checkers.counterexample import Counterexample, make_counterexample, read, write
 from checkers.engines import Engine
 from checkers.errors import HarnessError
 from checkers.progress import Progress
@@ -187,7 +187,7 @@ def _lead(engine: Engine, path: Path, out: Path | None) -> tuple[Check | None, i
     if not trial.breaches and num_actions < len(actions):
         left_out = len(actions) - num_actions
         raise HarnessError(f"{path}: {left_out} of its actions cannot happen; is the file damaged?")
-    example = _make_counterexample(engine, path, dialect, rules, trial)
+    example = _shrink(engine, path, dialect, rules, trial)
     if example is None:
         return None, num_actions
     failure = Check(
@@ -209,25 +209,18 @@ def _read_actions(path: Path) -> tuple[SchedulerConfig, list[Action], str]:
     return found.config, [step.action for step in found.steps], found.dialect
 
 
-def _make_counterexample(
+def _shrink(
     engine: Engine, path: Path, dialect: str, rules: Rules, trial: Trial
 ) -> Counterexample | None:
     if not trial.breaches:
         return None
     small = shrink(trial, lambda actions: run_trial(rules, engine, actions))
-    final = run_trial(rules, engine, small.actions, explain=True)
-    return Counterexample(
+    return make_counterexample(
+        rules,
+        engine,
+        small,
         setting=path.name,
         dialect=dialect,
-        engine=engine.name,
         found_by="lockstep",
-        seed=None,
         num_actions_found=len(trial.steps),
-        is_shortest=False,
-        config=rules.config,
-        max_in_flight=rules.max_in_flight,
-        lockstep=rules.lockstep,
-        claims=(),
-        breaches=tuple(final.breaches),
-        steps=make_steps(final),
     )

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import functools
 import json
+import os.path
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import cattrs
 from attrs import frozen
 
-from checkers.convert import explain, make_converter, structure_int
+from checkers.convert import explain, make_converter, shown, structure_int
 from checkers.errors import HarnessError
 from checkers.run import select_invariants
 from spec.dialects import DIALECTS
 from spec.interface import ConfigError, NewRequest, RepetitionDetection, SchedulerConfig
 from spec.model import Environment
 from spec.registry import WITNESSES
+
+T = TypeVar("T")
 
 NAMED = Path(__file__).with_name("configs.toml")
 
@@ -154,9 +157,8 @@ def load_setting(name_or_path: str) -> Setting:
     settings = load_settings()
     if name_or_path in settings:
         return settings[name_or_path]
-    path = Path(name_or_path)
-    if path.suffix in {".toml", ".json"} or path.exists():
-        return read_setting(path)
+    if name_or_path.endswith((".toml", ".json")) or os.path.exists(name_or_path):
+        return read_setting(Path(name_or_path))
     raise HarnessError(
         f"configuration {name_or_path!r} is unknown; "
         f"name one of {', '.join(settings)}, or a .toml or .json file"
@@ -166,12 +168,17 @@ def load_setting(name_or_path: str) -> Setting:
 def read_setting(path: Path) -> Setting:
     """A setting from a file. Raises `HarnessError` if it is not one."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise HarnessError(f"{path} does not exist; name a .toml or .json file") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise HarnessError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise HarnessError(
+            f"{path} cannot be read: {error.strerror}; name a .toml or .json file"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise HarnessError(f"{path} is not {kind}: {error}; mend it there") from error
     return _build(str(path), path.stem, raw)
 
 
@@ -185,19 +192,13 @@ def change_setting(setting: Setting, changes: tuple[str, ...], claims: tuple[str
         return setting
     select_invariants(claims)
     values = dict(_parse_change(change) for change in changes)
+    _expect_fields(values)
     try:
-        scheduler = _change(setting.scheduler, values)
+        scheduler = _change(setting.scheduler, _with_token_budget(setting.scheduler, values))
         environment = _change(setting.environment, values)
         environment.check_fits(scheduler)
-    except ConfigError as error:
-        raise HarnessError(f"{setting.name} with {', '.join(changes)}: {error}") from error
-    if values:
-        known = sorted(
-            {f.name for kind in (SchedulerConfig, Environment) for f in attrs.fields(kind)}
-        )
-        raise HarnessError(
-            f"--set {', '.join(values)}: no such field; known are {', '.join(known)}"
-        )
+    except Exception as error:  # cattrs raises what the data provoke; it explains them all.
+        raise HarnessError(f"{setting.name} with {', '.join(changes)}: {explain(error)}") from error
     return attrs.evolve(
         setting,
         name=" ".join([setting.name, *changes]),
@@ -222,18 +223,35 @@ def _parse_change(change: str) -> tuple[str, Any]:
     return name, value
 
 
-def _change(old: Any, values: dict[str, Any]) -> Any:
-    """Takes the fields that `old` has out of `values`."""
-    mine = {f.name: values.pop(f.name) for f in attrs.fields(type(old)) if f.name in values}
-    changed = {name: tuple(v) if isinstance(v, list) else v for name, v in mine.items()}
-    return attrs.evolve(old, **changed)
+def _expect_fields(values: dict[str, Any]) -> None:
+    known = {field.name for kind in (SchedulerConfig, Environment) for field in attrs.fields(kind)}
+    # A menu is more than a value; it belongs into a file.
+    known.remove("shapes")
+    for name, value in values.items():
+        if name not in known:
+            raise HarnessError(
+                f"--set {name}={shown(value)}: no such field; known are {', '.join(sorted(known))}"
+            )
+
+
+def _with_token_budget(old: SchedulerConfig, values: dict[str, Any]) -> dict[str, Any]:
+    """The token budget goes along with the input budget, unless the two differ."""
+    if old.max_num_scheduled_tokens != old.max_num_batched_tokens:
+        return values
+    budget = values.get("max_num_batched_tokens", old.max_num_batched_tokens)
+    return {"max_num_scheduled_tokens": budget, **values}
+
+
+def _change(old: T, values: dict[str, Any]) -> T:
+    """Gives new values to those fields that `old` has."""
+    fields = CONVERTER.unstructure(old)
+    changed = {**fields, **{name: values[name] for name in values if name in fields}}
+    return CONVERTER.structure(changed, type(old))
 
 
 def _build(place: str, name: str, raw: Any) -> Setting:
     try:
         return CONVERTER.structure(raw, SettingDocument).build(name)
-    except ConfigError as error:
-        raise HarnessError(f"{place}: {error}") from error
     except Exception as error:  # cattrs raises what the data provoke; it explains them all.
         raise HarnessError(f"{place}: {explain(error)}") from error
 
@@ -249,7 +267,7 @@ def _structure_prompt(value: Any, kind: Any) -> int | list[int]:
         return [structure_int(token, int) for token in value]
     length = structure_int(value, int)
     if length < 1:
-        raise ValueError(f"a prompt of {length} tokens is empty")
+        raise ValueError(f"a prompt of {length} tokens is empty; give it at least one")
     return length
 
 

@@ -20,6 +20,7 @@ from cattrs.strategies import configure_tagged_union
 from checkers.convert import explain, make_converter
 from checkers.engines import Engine
 from checkers.errors import HarnessError
+from checkers.explain import explain_last
 from checkers.run import Breach, select_invariants
 from checkers.trial import Rules, TraceStep, Trial, run_trial
 from spec.interface import (
@@ -73,6 +74,8 @@ class Counterexample:
     claims: tuple[str, ...]
     breaches: tuple[Breach, ...]
     """All that the last step breaks, the first one first."""
+    explanation: tuple[str, ...]
+    """How the specification decides in the last step, a sentence per rule, gate or effect."""
     steps: tuple[StepDocument, ...]
 
     @property
@@ -89,6 +92,37 @@ class Counterexample:
             self.max_in_flight,
             lockstep=self.lockstep,
         )
+
+
+def make_counterexample(
+    rules: Rules,
+    engine: Engine,
+    trial: Trial,
+    *,
+    setting: str,
+    dialect: str,
+    found_by: str,
+    seed: int | None = None,
+    num_actions_found: int | None = None,
+    is_shortest: bool = False,
+) -> Counterexample:
+    """Writes down a failing run; `num_actions_found` is its length before it was shrunk."""
+    return Counterexample(
+        setting=setting,
+        dialect=dialect,
+        engine=engine.name,
+        found_by=found_by,
+        seed=seed,
+        num_actions_found=len(trial.steps) if num_actions_found is None else num_actions_found,
+        is_shortest=is_shortest,
+        config=rules.config,
+        max_in_flight=rules.max_in_flight,
+        lockstep=rules.lockstep,
+        claims=tuple(rule.name for rule in rules.invariants if rule.is_claim),
+        breaches=tuple(trial.breaches),
+        explanation=explain_last(rules.config, trial.actions),
+        steps=make_steps(trial),
+    )
 
 
 def make_steps(trial: Trial) -> tuple[StepDocument, ...]:
@@ -176,6 +210,7 @@ def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counte
         engine=engine.name,
         lockstep=rules.lockstep,
         breaches=tuple(trial.breaches),
+        explanation=explain_last(rules.config, trial.actions),
         steps=make_steps(trial),
     )
     return trial, again

@@ -1,12 +1,12 @@
 """How the specification comes to a decision: its own rules and gates, with the numbers they saw.
 
-Entry point: `ExplainedScheduler`, the reference scheduler with its rules, gates and effects
-overheard; it decides exactly as its parent does.
+Entry points: `explain_last`, and `ExplainedScheduler`, the reference scheduler with its rules,
+gates and effects overheard; it decides exactly as its parent does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from spec.block_pool import BlockPool, CacheHit
 from spec.interface import (
@@ -17,8 +17,18 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
+from spec.model import Action, Model
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
+
+
+def explain_last(config: SchedulerConfig, actions: Sequence[Action]) -> tuple[str, ...]:
+    """How the specification decides in the last of `actions`, a sentence per rule or effect."""
+    scheduler = ExplainedScheduler(config)
+    model = Model(None, scheduler)
+    for action in actions:
+        model.do(action)
+    return tuple(scheduler.log)
 
 
 class ExplainedScheduler(ReferenceScheduler):

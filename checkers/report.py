@@ -174,6 +174,10 @@ def _print_counterexample(found: Counterexample, path: Path | None, console: Con
         _print(console, f"  {escape(line)}")
     for line in describe_breach(found.breaches):
         _print(console, f"  {escape(line)}")
+    if found.explanation:
+        _print(console, "  How the spec decides in the last step:")
+        for line in found.explanation:
+            _print(console, f"    {escape(line)}")
     if path is not None:
         _print(console, f"  replay  schedcheck replay {escape(str(path))}")
 

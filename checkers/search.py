@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from attrs import define, field, frozen
 
 from checkers.configs import Setting
-from checkers.counterexample import Counterexample, make_steps
+from checkers.counterexample import Counterexample, make_counterexample
 from checkers.engines import Engine, hang_alarms
 from checkers.errors import EngineFault
 from checkers.explore import Verdict
@@ -104,7 +104,7 @@ def search(
         found.interrupted_by = "Ctrl-C"
     found.cpu_s = time.process_time() - started
     if failed is not None:
-        found.counterexample = make_counterexample(engine, plan, *failed)
+        found.counterexample = shrink_to_counterexample(engine, plan, *failed)
     return found
 
 
@@ -185,26 +185,21 @@ def make_rules(engine: Engine, setting: Setting) -> Rules:
     )
 
 
-def make_counterexample(
+def shrink_to_counterexample(
     engine: Engine, plan: Plan, setting: Setting, seed: int, trial: Trial
 ) -> Counterexample:
     """Shrinks a failing walk, looks for a shorter one breadth first, and describes what is left."""
     rules = make_rules(engine, setting)
     small = shrink(trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s)
     shortest, is_shortest = find_shortest(small, rules, engine, seconds=plan.shrink_s / 2)
-    final = run_trial(rules, engine, shortest.actions, explain=True)
-    return Counterexample(
+    return make_counterexample(
+        rules,
+        engine,
+        shortest,
         setting=setting.name,
         dialect=setting.dialect,
-        engine=engine.name,
         found_by="search",
         seed=seed,
         num_actions_found=len(trial.steps),
         is_shortest=is_shortest,
-        config=setting.scheduler,
-        max_in_flight=rules.max_in_flight,
-        lockstep=rules.lockstep,
-        claims=setting.claims,
-        breaches=tuple(final.breaches),
-        steps=make_steps(final),
     )

@@ -37,13 +37,15 @@ class Step(Protocol):
         """What was seen after it."""
 
 
-HEADER = ("#", "action", "running", "waiting", "block_ids", "ref_cnt")
+HEADER = ("#", "action", "running", "waiting", "block_ids", "ref_cnt", "cached")
 
 
 def table_of(steps: Sequence[Step], num_blocks: int) -> Iterator[str]:
     """Yields the lines of the table, the header first."""
     rows = [HEADER, *_rows(steps, num_blocks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    if not any(step.observation and step.observation.cached_block_ids for step in steps):
+        rows = [row[:-1] for row in rows]  # Without a prefix cache there is nothing to say.
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
@@ -134,10 +136,10 @@ def _describe_ends(step: Step) -> str:
     return "".join(ends)
 
 
-def describe_state(seen: Observation | None, num_blocks: int) -> tuple[str, str, str, str]:
-    """Queues, block tables and reference counts, each as a cell."""
+def describe_state(seen: Observation | None, num_blocks: int) -> tuple[str, ...]:
+    """Queues, block tables, reference counts and published blocks, each as a cell."""
     if seen is None:
-        return ("?", "?", "?", "?")
+        return ("?",) * 5
     tables = [
         f"{name}: {' '.join(map(str, request.block_ids))}"
         for name, request in seen.requests.items()
@@ -152,6 +154,7 @@ def describe_state(seen: Observation | None, num_blocks: int) -> tuple[str, str,
         " ".join(seen.waiting) or "-",
         ", ".join(tables) or "-",
         " ".join(counts),
+        " ".join(map(str, seen.cached_block_ids)) or "-",
     )
 
 

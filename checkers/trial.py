@@ -69,9 +69,7 @@ class Rules:
     """Whether the engine must do as the specification does."""
 
 
-def run_trial(
-    rules: Rules, engine: Engine, actions: Iterable[Action], *, explain: bool = False
-) -> Trial:
+def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action]) -> Trial:
     """Runs actions until the first breach. Actions that cannot happen are left out."""
     trial = Trial()
     with hang_alarms():
@@ -81,7 +79,7 @@ def run_trial(
             trial.breaches = [breach_of_fault(fault)]
             return trial
         judge = Judge(rules.config, list(rules.invariants))
-        lockstep = Lockstep(rules.config, explain=explain) if rules.lockstep else None
+        lockstep = Lockstep(rules.config) if rules.lockstep else None
         for wanted in actions:
             action = make_possible(run.model, wanted, rules)
             if action is not None:
