@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os.path
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -157,10 +156,10 @@ def load_setting(name_or_path: str) -> Setting:
     settings = load_settings()
     if name_or_path in settings:
         return settings[name_or_path]
-    if name_or_path.endswith((".toml", ".json")) or os.path.exists(name_or_path):
+    if name_or_path.endswith((".toml", ".json")):
         return read_setting(Path(name_or_path))
     raise HarnessError(
-        f"configuration {name_or_path!r} is unknown; "
+        f"configuration {shown(name_or_path)} is unknown; "
         f"name one of {', '.join(settings)}, or a .toml or .json file"
     )
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib
 import signal
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, cast
 
 from attrs import frozen
 
+from checkers.answers import find_faults
 from checkers.errors import EngineFault, HarnessError
 from spec.interface import (
     EngineCoreOutput,
@@ -51,10 +54,14 @@ class Engine:
         """Whether this is the specification itself, which lockstep would compare to itself."""
         return self.name == "spec"
 
-    def build(self, config: SchedulerConfig) -> Guarded:
-        """Builds a fresh engine. Raises `EngineFault` if its constructor does."""
+    def build(self, config: SchedulerConfig, *, is_trusted: bool = False) -> Guarded:
+        """Builds a fresh engine. Raises `EngineFault` if its constructor raises or hangs.
+
+        Of one that is trusted, answers are not looked into, which takes time: whoever trusts must
+        expect any error in using them, and then run the same again without trust.
+        """
         with _guard("__init__", self.time_limit_s):
-            return Guarded(self.make(config), self.time_limit_s)
+            return Guarded(self.make(config), self.time_limit_s, is_trusted=is_trusted)
 
 
 def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
@@ -64,11 +71,14 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
     if not attribute:
         known = ", ".join(sorted(ENGINES))
         raise HarnessError(f"engine {name!r} is unknown; name one of {known}, or module:attribute")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
     try:
         make = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # An engine's module may fail in any way.
+    except (Exception, SystemExit) as error:  # An engine's module may fail in any way.
         raise HarnessError(
-            f"engine {name!r} cannot be imported: {type(error).__name__}: {error}"
+            f"engine {name!r} cannot be imported: {type(error).__name__}: {error}; "
+            "name a module that can, and an attribute of it"
         ) from error
     if not callable(make):
         raise HarnessError(
@@ -81,9 +91,10 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
 class Guarded:
     """An engine whose faults in any call become `EngineFault`s."""
 
-    def __init__(self, engine: Scheduler, time_limit_s: float) -> None:
+    def __init__(self, engine: Scheduler, time_limit_s: float, *, is_trusted: bool) -> None:
         self.engine = engine
         self._time_limit_s = time_limit_s
+        self._is_trusted = is_trusted
 
     def add_request(self, new: NewRequest) -> None:
         """As the engine."""
@@ -94,7 +105,8 @@ class Guarded:
         """As the engine."""
         with _guard("schedule", self._time_limit_s):
             output = self.engine.schedule()
-        return cast(SchedulerOutput, _expect(output, SchedulerOutput, "schedule"))
+            self._expect(output, SchedulerOutput, "schedule()")
+        return output
 
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
@@ -102,9 +114,8 @@ class Guarded:
         """As the engine."""
         with _guard("update_from_output", self._time_limit_s):
             results = self.engine.update_from_output(output, result)
-        return cast(
-            "dict[int, list[EngineCoreOutput]]", _expect(results, dict, "update_from_output")
-        )
+            self._expect(results, dict[int, list[EngineCoreOutput]], "update_from_output()")
+        return results
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
         """As the engine."""
@@ -115,15 +126,13 @@ class Guarded:
         """As the engine."""
         with _guard("observe", self._time_limit_s):
             seen = self.engine.observe()
-        return cast(Observation, _expect(seen, Observation, "observe"))
+            self._expect(seen, Observation, "observe()")
+        return seen
 
-
-def _expect(answer: Any, kind: type, call: str) -> Any:
-    if not isinstance(answer, kind):
-        raise EngineFault(
-            "engine_answers", f"{call} returned {answer!r}, expected a {kind.__name__}"
-        )
-    return answer
+    def _expect(self, answer: object, kind: Any, call: str) -> None:
+        fault = None if self._is_trusted else next(find_faults(answer, kind, call), None)
+        if fault is not None:
+            raise EngineFault("engine_answers", fault)
 
 
 class _Hang(BaseException):
@@ -133,7 +142,8 @@ class _Hang(BaseException):
 class _Watchdog:
     """Knows when the engine was called, and interrupts a call that takes too long.
 
-    It needs the main thread, and cannot end a call that is stuck in C code.
+    It needs the main thread, and cannot end a call that is stuck in C code. An engine that catches
+    everything and goes on is interrupted again and again: in its handlers, and at each tick.
     """
 
     tick_s = 0.1
@@ -149,16 +159,29 @@ class _Watchdog:
             yield
             return
         old = signal.signal(signal.SIGALRM, self._on_tick)
-        signal.setitimer(signal.ITIMER_REAL, self.tick_s, self.tick_s)
+        old_timer = signal.setitimer(signal.ITIMER_REAL, self.tick_s, self.tick_s)
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, *old_timer)
             signal.signal(signal.SIGALRM, old)
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:
         if self.called_at and self.limit_s and time.monotonic() - self.called_at > self.limit_s:
-            self.called_at = 0.0
+            self._interrupt(frame)
+
+    def _interrupt(self, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename != __file__:
+            frame.f_trace = self._on_next_line
+            frame = frame.f_back
+        sys.settrace(self._on_next_line)
+        raise _Hang
+
+    def _on_next_line(self, frame: FrameType, event: str, arg: object) -> None:
+        """The engine goes on: it has caught the interruption. Outside of the guard, all is well."""
+        if self.called_at and frame.f_code.co_filename != __file__:
+            # Python switches tracing off when this raises; the alarm switches it on again.
+            signal.raise_signal(signal.SIGALRM)
             raise _Hang
 
 
@@ -186,9 +209,11 @@ class _guard:  # noqa: N801  (reads as a statement: `with _guard("schedule", 10)
         trace: TracebackType | None,
     ) -> None:
         _WATCHDOG.called_at = 0.0
-        if error is None or isinstance(error, KeyboardInterrupt | SystemExit | EngineFault):
+        if error is None or isinstance(error, KeyboardInterrupt | EngineFault):
             return
-        lines = "".join(traceback.format_exception(kind, error, trace))
+        # Of the traceback, the engine's own part.
+        own = trace and trace.tb_next
+        lines = "".join(traceback.format_exception(kind, error, own))
         if isinstance(error, _Hang):
             evidence = f"{self._call} did not return within {self._limit_s:g} s"
             raise EngineFault("engine_hangs", evidence, lines) from None

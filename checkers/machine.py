@@ -86,7 +86,7 @@ SETTINGS = runner().flatmap(lambda machine: sampled_from(list(machine.settings))
 SHAPE = integers(0, 15)
 """A place of the menu of arrivals, counted round it."""
 ARRIVALS = lists(SHAPE, max_size=4)
-TOKENS = integers(0, 255)
+TOKENS = integers(0, 2**16 - 1)
 """Which tokens the requests of a step sample: the digits of the number, a digit a request."""
 CLIENT = integers(0, 15)
 """Who leaves: a place in the order of arrival. Mostly nobody has it."""
@@ -175,8 +175,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampled = {}
         menu = self.run.model.bounds.sampled_token_ids
         for name in self.run.model.live_samplers():
-            tokens, digit = divmod(tokens, len(menu))
-            sampled[name] = [menu[digit]]
+            tokens, digit = divmod(tokens, 2 * len(menu))
+            sampled[name] = [menu[digit] if digit < len(menu) else menu[0]]
         self._do(UpdateFromOutput(sampled))
 
     def _do(self, action: Action) -> None:

@@ -6,6 +6,7 @@ books that the checks need: who is alive with which tokens, and which steps are 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import attrs
@@ -161,7 +162,7 @@ class Outcome:
 class Transition:
     """One action and what was seen of it: what every invariant and witness judges.
 
-    What several of them ask for is worked out once.
+    What several of them ask for is worked out once, when the first one asks.
     """
 
     action: Action
@@ -181,35 +182,54 @@ class Transition:
     refusing_gate: str | None = field(default=None, init=False)
     """Kept by `spec.gates.find_refusing_gate`."""
 
-    starts: dict[str, int] = field(init=False)
-    """Where each request's part of the step begins, as the worker is told."""
-    preempted: list[str] = field(init=False)
-    """Who lost its place in this step, in order where the engine tells it."""
-    admitted: list[str] = field(init=False)
-    """Who came from waiting to running in this step, in the order of running."""
-    num_holders: dict[int, int] = field(init=False)
-    """Block tables that hold a block after the action, by block."""
+    _starts: dict[str, int] | None = field(default=None, init=False)
+    _preempted: list[str] | None = field(default=None, init=False)
+    _admitted: list[str] | None = field(default=None, init=False)
+    _num_holders: dict[int, int] | None = field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @property
+    def starts(self) -> dict[str, int]:
+        """Where each request's part of the step begins, as the worker is told."""
+        if self._starts is None:
+            output = self.outcome.output
+            self._starts = {} if output is None else start_positions(output)
+        return self._starts
+
+    @property
+    def preempted(self) -> list[str]:
+        """Who lost its place in this step, in order where the engine tells it."""
+        if self._preempted is None:
+            self._preempted = list(self._find_preempted())
+        return self._preempted
+
+    @property
+    def admitted(self) -> list[str]:
+        """Who came from waiting to running in this step, in the order of running."""
+        if self._admitted is None:
+            waited = self.before.waiting if self.outcome.output is not None else ()
+            self._admitted = [name for name in self.after.running if name in waited]
+        return self._admitted
+
+    @property
+    def num_holders(self) -> dict[int, int]:
+        """Block tables that hold a block after the action, by block."""
+        if self._num_holders is None:
+            holders: dict[int, int] = {}
+            for request in self.after.requests.values():
+                for block_id in request.block_ids:
+                    holders[block_id] = holders.get(block_id, 0) + 1
+            self._num_holders = holders
+        return self._num_holders
+
+    def _find_preempted(self) -> Iterator[str]:
         output = self.outcome.output
-        self.starts = {} if output is None else start_positions(output)
-        self.preempted = [] if output is None else self._find_preempted(output)
-        self.admitted = [] if output is None else self._find_admitted()
-        holders: dict[int, int] = {}
-        self.num_holders = holders
-        for request in self.after.requests.values():
-            for block_id in request.block_ids:
-                holders[block_id] = holders.get(block_id, 0) + 1
-
-    def _find_preempted(self, output: SchedulerOutput) -> list[str]:
+        if output is None:
+            return
         if output.preempted_req_ids:
-            return output.preempted_req_ids
-        waiting = set(self.after.waiting)
-        return [name for name in reversed(self.before.running) if name in waiting]
-
-    def _find_admitted(self) -> list[str]:
-        waited = set(self.before.waiting)
-        return [name for name in self.after.running if name in waited]
+            yield from output.preempted_req_ids
+        else:
+            waiting = self.after.waiting
+            yield from (name for name in reversed(self.before.running) if name in waiting)
 
 
 class Model:

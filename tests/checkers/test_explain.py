@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 
 from checkers.explain import ExplainedScheduler
-from spec.interface import RequestStatus
 from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
@@ -54,53 +53,49 @@ def test_every_call_begins_a_new_log():
 
 
 @pytest.mark.parametrize(
-    ("config", "prompts", "sentence"),
+    ("config", "prompt", "gate", "numbers"),
     [
         (
             {"max_num_batched_tokens": 3},
-            (3, 3),
-            "gate “budget left, nobody preempted” refuses (token budget 0, preempted [])",
+            3,
+            "budget left, nobody preempted",
+            "token budget 0, preempted []",
         ),
-        ({"max_num_seqs": 1}, (3, 3), "gate “max_num_seqs” refuses (1 of 1 run)"),
+        ({"max_num_seqs": 1}, 3, "max_num_seqs", "1 of 1 run"),
         (
             {"num_blocks": 1},
-            (3, 3),
-            "gate “room for B” refuses (3 of 3 tokens, a hit of 0 blocks, 0 free blocks, "
-            "0 reserved)",
+            3,
+            "room for B",
+            "3 of 3 tokens, a hit of 0 blocks, 0 free blocks, 0 reserved",
         ),
         (
             {"max_num_batched_tokens": 31, "enable_chunked_prefill": False},
-            (20, 20),
-            "gate “chunked prefill, or the whole prompt fits the budget” refuses "
-            "(20 tokens, token budget 11)",
+            20,
+            "chunked prefill, or the whole prompt fits the budget",
+            "20 tokens, token budget 11",
         ),
     ],
 )
-def test_a_gate_that_refuses_is_named_with_its_numbers(config, prompts, sentence):
+def test_a_gate_that_refuses_is_named_with_its_numbers(config, prompt, gate, numbers):
     """Whoever reads why B waits finds the gate and what it saw."""
-    requests = [make_request(name, prompt) for name, prompt in zip("AB", prompts, strict=True)]
-    driver = explained_driver(*requests, **config)
+    driver = explained_driver(make_request("A", prompt), make_request("B", prompt), **config)
     driver.schedule()
-    assert f"pass 2: {sentence}" == driver.scheduler.log[-1]
+    assert f"pass 2: gate “{gate}” refuses ({numbers})" == driver.scheduler.log[-1]
 
 
 def test_a_preemption_is_explained():
-    """Who is preempted, why, and what its step loses."""
+    """Who is preempted, why, and what of the step is taken back."""
     driver = explained_driver(
-        make_request("A", 4, priority=1),
-        make_request("B", 4),
-        num_blocks=3,
-        policy="priority",
-        max_model_len=12,
+        make_request("A", 4, priority=1), num_blocks=3, max_model_len=12, policy="priority"
     )
-    # B is served first; both have one block, and one is left.
     driver.step()
-    driver.step()
-    driver.step()
-    driver.step()
+    driver.add(make_request("B", 4))
     driver.step()
     driver.schedule()
-    assert "preempt A: it is served last, and 0 free blocks are too few" in driver.scheduler.log
+    assert [
+        "preempt A: it is served last, and 0 free blocks are too few",
+        "take back the 1 tokens that this step granted A",
+    ] == driver.scheduler.log[2:4]
 
 
 def test_a_publication_and_an_end_are_explained():
@@ -117,8 +112,10 @@ def test_a_request_that_is_not_ready_is_explained():
     driver = explained_driver(
         make_request("A", 4), make_request("B", 4), num_blocks=3, async_scheduling=True
     )
-    while "B" not in driver.schedule().preempted_req_ids:
-        driver.update()
-    driver.scheduler.finish_requests(["A"], RequestStatus.FINISHED_ABORTED)
     driver.schedule()
-    assert driver.scheduler.log[-1].startswith("pass 2: gate “B is ready” refuses")
+    assert ["B"] == driver.schedule().preempted_req_ids
+    driver.abort("A")
+    driver.schedule()
+    assert [
+        "pass 2: gate “B is ready” refuses (4 tokens of voided steps are in flight)"
+    ] == driver.scheduler.log

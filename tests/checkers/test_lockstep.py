@@ -34,7 +34,7 @@ class Altered:
 
     def __init__(self, config):
         self.inner = ReferenceScheduler(config)
-        self.alter_output = self.alter_results = self.alter_seen = lambda answer: None
+        self.alter_output = self.alter_results = self.alter_seen = lambda _: None
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -90,8 +90,8 @@ def test_exact_ids_tell_names_apart():
 
 
 def run_altered(alter, num_requests=3, **changes):
-    """What lockstep finds once the answers of an engine are altered after two steps of its requests."""
-    config = make_config(num_blocks=6, max_model_len=20, **changes)
+    """What lockstep finds once an engine's answers are altered, two steps into a run."""
+    config = make_config(num_blocks=8, **changes)
     engine = Altered(config)
     run, lockstep = Run(config, engine), Lockstep(config, explain=True)
     for name in "ABC"[:num_requests]:

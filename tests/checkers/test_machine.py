@@ -18,7 +18,7 @@ from spec.scheduler import ReferenceScheduler
 MAX_ACTIONS = 12
 
 
-# ---- engines, most of them broken -----------------------------------------------------------------
+# ---- engines, most of them broken ----------------------------------------------------------------
 
 
 class ForgetsLastBlock(ReferenceScheduler):
@@ -117,7 +117,7 @@ def forgets_the_cursor(config):
     return ReferenceScheduler(attrs.evolve(config, cursor_follows_victim="never"))
 
 
-# ---- what the machine says of them ----------------------------------------------------------------
+# ---- what the machine says of them ---------------------------------------------------------------
 
 
 def find(engine, setting, **options):
@@ -154,7 +154,7 @@ def test_our_engines_pass(engine):
             "victims_keep_only_their_tokens",
             "however the step computes",
         ),
-        (HasOneSeatTooMany, "tiny", "max_num_seqs_is_kept", "3 requests run, max_num_seqs=2"),
+        (HasOneSeatTooMany, "plain", "max_num_seqs_is_kept", "4 requests run, max_num_seqs=3"),
         (TellsTwice, "tiny", "finished_ids_are_told_once", "r0"),
         (AnswersTheDead, "tiny", "outputs_go_to_the_living", "r0"),
         (Raises, "tiny", "engine_raises", "schedule raised RuntimeError: no idea how to preempt r"),
@@ -199,7 +199,7 @@ def test_lockstep_finds_what_no_invariant_sees():
     run_state_machine_as_test(alone)
 
 
-# ---- how the machine drives -----------------------------------------------------------------------
+# ---- how the machine drives ----------------------------------------------------------------------
 
 
 def run_and_watch(setting, **profile):
@@ -242,12 +242,12 @@ def test_a_run_goes_on_when_nothing_is_left_to_do():
 @settings(max_examples=1)
 def test_what_was_broken_before_a_fault_is_the_finding(nothing):
     """An engine that breaks a rule and then raises is reported for the rule, up to that action."""
-    machine = scheduler_machine(BreaksThenRaises, ["tiny"])()
-    machine.begin("tiny", [0, 0, 0])
+    machine = scheduler_machine(BreaksThenRaises, ["plain"])()
+    machine.begin("plain", [0, 0, 0, 0])
     with pytest.raises(AssertionError, match=r"error\[max_num_seqs_is_kept\]") as caught:
         machine.engine_step([], 0)
     machine.teardown()
-    assert num_actions(str(caught.value)) == 4
+    assert num_actions(str(caught.value)) == 5
 
 
 def test_without_a_name_all_settings_of_the_machine_are_on_the_menu():
