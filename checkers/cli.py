@@ -7,8 +7,12 @@ Nothing heavy is imported before a command runs, so that `schedcheck --help` ans
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from checkers.progress import Progress
     from checkers.report import Check
 
+CTRL_C = "Ctrl-C"
 EPILOG = (
     "Exit codes: 0 holds, 1 finding, 2 usage or a fault of schedcheck, "
     "3 undetermined (a budget ended first)."
@@ -35,10 +40,23 @@ class _Group(click.Group):
     """Reports our own faults as one sentence, and every unusable command line with exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # A character that the terminal does not know is no reason to fail.
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except HarnessError as error:
             click.echo(f"schedcheck: {error}", err=True)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            click.echo("schedcheck: Ctrl-C", err=True)
+            sys.exit(3)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # noqa: BLE001  (a bug of ours is no finding)
+            traceback.print_exc()
+            click.echo("schedcheck: this is a bug of schedcheck; please report it", err=True)
             sys.exit(2)
 
 
@@ -183,7 +201,7 @@ def _check_recordings(
     "--max-states",
     type=click.IntRange(min=0),
     default=0,
-    help="Unique states after which to stop (spec only).",
+    help="Unique states after which to stop; 0 is no limit.",
 )
 @click.option(
     "--states-only",
@@ -362,16 +380,33 @@ def _report(
     from checkers.report import Reporter
 
     reporter = Reporter(command, form, scope, _console(), time.monotonic())
-    with Progress(Console(stderr=True)) as progress:
+    # What an engine prints is no part of the report.
+    with Progress(Console(stderr=True)) as progress, contextlib.redirect_stdout(sys.stderr):
         try:
             for check in checks(progress):
                 reporter.add(check)
+                if check.facts.get("interrupted_by") == CTRL_C:
+                    reporter.stop(CTRL_C)
+                    break
         except KeyboardInterrupt:
-            reporter.interrupt()
+            reporter.stop(CTRL_C)
+        except HarnessError as error:
+            if not reporter.checks:
+                raise
+            reporter.fault = str(error)
+            reporter.stop(reporter.fault)
     sys.exit(reporter.finish())
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(soft_wrap=True)
+    class _Console(Console):
+        """On the stdout of now, whatever is redirected later."""
+
+        def on_broken_pipe(self) -> None:
+            """Nobody reads on, as with `| head`: that is no finding, and no success."""
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+            sys.exit(3)
+
+    return _Console(file=sys.stdout, soft_wrap=True, emoji=False)

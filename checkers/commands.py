@@ -63,6 +63,7 @@ def _explore_spec(
         _expect_same_breach(found.breaches[0].name, trial)
         example = _make_counterexample(engine, setting, trial)
     rate = _rate(found.num_unique, found.cpu_s)
+    path, unwritten = _write(example, out)
     return Check(
         title=title,
         verdict=found.verdict,
@@ -76,9 +77,12 @@ def _explore_spec(
             make_line("rate", f"{rate:,.0f} states per CPU second, {_describe_judged(found)}"),
         ),
         facts={**_facts(found), "states_per_cpu_s": round(rate), "invariants": found.invariants},
-        findings=_findings(found.is_complete, setting, found.witnesses, found.num_unique),
+        findings=(
+            *_findings(found.is_complete, setting, found.witnesses, found.num_unique),
+            *unwritten,
+        ),
         counterexample=example,
-        path=_write(example, out),
+        path=path,
     )
 
 
@@ -95,7 +99,7 @@ def _explore_engine(
             f"{len(explorer.known):,} states"
         )
 
-    found = explorer.run(seconds=budget.seconds, on_level=on_level)
+    found = explorer.run(budget, on_level)
     example = None
     if found.failing:
         trial = run_trial(rules, engine, found.failing)
@@ -105,6 +109,7 @@ def _explore_engine(
     verdict: Verdict = "holds" if found.is_complete else "undetermined"
     if example is not None or findings:
         verdict = "violated"
+    path, unwritten = _write(example, out)
     return Check(
         title=title,
         verdict=verdict,
@@ -119,9 +124,9 @@ def _explore_engine(
             make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
         ),
         facts=_facts(found),
-        findings=findings,
+        findings=(*findings, *unwritten),
         counterexample=example,
-        path=_write(example, out),
+        path=path,
     )
 
 
@@ -137,6 +142,7 @@ def walk(
         )
 
     found = search(engine, settings, plan, on_walk)
+    path, unwritten = _write(found.counterexample, out)
     return Check(
         title=f"search  {engine.name}  {' '.join(found.settings)}  seed={plan.seed}",
         verdict=found.verdict,
@@ -153,8 +159,9 @@ def walk(
             "unobserved": sorted(found.unobserved),
             "interrupted_by": found.interrupted_by,
         },
+        findings=unwritten,
         counterexample=found.counterexample,
-        path=_write(found.counterexample, out),
+        path=path,
     )
 
 
@@ -201,12 +208,7 @@ def replay(path: Path, engine: Engine | None) -> Check:
         else f"fails otherwise than in the file ({found.breach.name})"
     )
     if engine.name == found.engine:
-        is_exact = dumps(again) == path.read_text()
-        outcome += (
-            ", byte for byte"
-            if is_exact
-            else ", not byte for byte: the engine or the file has changed"
-        )
+        outcome += _describe_sameness(found, again, path)
     return Check(
         title=title,
         verdict="violated",
@@ -215,6 +217,14 @@ def replay(path: Path, engine: Engine | None) -> Check:
         counterexample=again,
         path=path,
     )
+
+
+def _describe_sameness(found: Counterexample, again: Counterexample, path: Path) -> str:
+    if dumps(again) == path.read_text(encoding="utf-8"):
+        return ", byte for byte"
+    if again == found:
+        return ", but for the lines of the traceback"
+    return ", not byte for byte: the engine or the file has changed"
 
 
 def show(path: Path) -> Check:
@@ -291,8 +301,14 @@ def _expect_same_breach(name: str | None, trial: Trial) -> None:
         )
 
 
-def _write(found: Counterexample | None, out: Path | None) -> Path | None:
-    return None if found is None or out is None else write(found, out)
+def _write(found: Counterexample | None, out: Path | None) -> tuple[Path | None, tuple[str, ...]]:
+    """Returns where a counterexample was written; if it cannot be, the report alone holds it."""
+    if found is None or out is None:
+        return None, ()
+    try:
+        return write(found, out), ()
+    except HarnessError as error:
+        return None, (str(error),)
 
 
 def make_line(name: str, text: str) -> str:

@@ -14,17 +14,23 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 import cattrs
 from attrs import frozen
-from cattrs.gen import make_dict_unstructure_fn, override
+from cattrs.gen import (
+    make_dict_structure_fn,
+    make_dict_unstructure_fn,
+    make_mapping_structure_fn,
+    override,
+)
 from cattrs.strategies import configure_tagged_union
 
-from checkers.convert import explain, make_converter
+from checkers.convert import Hook, explain, make_converter, shown
 from checkers.engines import Engine
 from checkers.errors import HarnessError
 from checkers.explain import explain_last
+from checkers.possible import expect_possible
 from checkers.run import Breach, select_invariants
 from checkers.trial import Rules, TraceStep, Trial, run_trial
 from spec.interface import (
-    ConfigError,
+    FINISH_REASON,
     EngineCoreOutput,
     Observation,
     RequestStatus,
@@ -156,7 +162,7 @@ def write(counterexample: Counterexample, folder: Path) -> Path:
     path = folder / f"{counterexample.breach.name}-{digest}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise HarnessError(
             f"{path} cannot be written: {error.strerror}; choose another folder with --out"
@@ -166,30 +172,34 @@ def write(counterexample: Counterexample, folder: Path) -> Path:
 
 def read(path: Path) -> Counterexample:
     """Reads a counterexample. Raises `HarnessError` if it is not one."""
-    try:
-        raw = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise HarnessError(f"{path} does not exist; name a counterexample file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise HarnessError(f"{path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise HarnessError(f"{path} is not JSON ({error}); was it cut off?") from error
-    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-        schema = raw.get("schema") if isinstance(raw, dict) else None
+    raw = _read_json(path)
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if schema != SCHEMA:
         raise HarnessError(
-            f"{path} has schema {schema!r}, this version reads {SCHEMA!r}; "
+            f"{path} has schema {shown(schema)}, this version reads {SCHEMA!r}; "
             "write it again with this version, or validate a recording with `schedcheck validate`"
         )
     try:
         found = CONVERTER.structure(raw, Counterexample)
-        select_invariants(found.claims)
-    except (ConfigError, HarnessError) as error:
-        raise HarnessError(f"{path}: {error}") from error
+        expect_possible(found.rules, found.steps)
     except Exception as error:  # cattrs raises what the data provoke; it explains them all.
         raise HarnessError(f"{path}: {explain(error)}") from error
     if not found.breaches:
-        raise HarnessError(f"{path} names no breach, so there is nothing to run again")
+        raise HarnessError(f"{path}: breaches is empty, so nothing is left to show; name a breach")
     return found
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HarnessError(f"{path} does not exist; name a counterexample file") from None
+    except OSError as error:
+        raise HarnessError(
+            f"{path} cannot be read: {error.strerror}; name a counterexample file"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise HarnessError(f"{path} is not JSON ({error}); was it cut off?") from error
 
 
 def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counterexample | None]:
@@ -216,41 +226,65 @@ def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counte
     return trial, again
 
 
-def _is_by_number(kind: Any) -> bool:
-    return get_origin(kind) is dict and get_args(kind)[0] is int
-
-
 def _make_converter() -> cattrs.Converter:
     converter = make_converter()
     converter.register_unstructure_hook(RequestStatus, lambda status: status.name)
     converter.register_structure_hook(RequestStatus, _structure_status)
     # The place in a menu means nothing outside of it.
+    no_shape = override(omit=True)
     converter.register_unstructure_hook(
-        AddRequest, make_dict_unstructure_fn(AddRequest, converter, shape=override(omit=True))
+        AddRequest, make_dict_unstructure_fn(AddRequest, converter, shape=no_shape)
+    )
+    converter.register_structure_hook(
+        AddRequest, make_dict_structure_fn(AddRequest, converter, shape=no_shape)
     )
     configure_tagged_union(
         Action, converter, tag_generator=lambda kind: ACTION_NAMES[kind], tag_name="name"
     )
-    # The keys of a JSON object are strings, also where they count blocks or clients.
-    converter.register_structure_hook_func(
-        _is_by_number, functools.partial(_structure_by_number, converter)
-    )
+    converter.register_structure_hook(Action, functools.partial(_structure_action, converter))
+    converter.register_structure_hook_factory(_is_by_number, _make_by_number_hook)
     return converter
 
 
 def _structure_status(value: Any, kind: Any) -> RequestStatus:
-    if value not in RequestStatus.__members__:
-        raise ValueError(
-            f"{value!r} is no status; known are {', '.join(RequestStatus.__members__)}"
-        )
-    return RequestStatus[value]
+    for status in FINISH_REASON:
+        if value == RequestStatus(status).name:
+            return RequestStatus(status)
+    names = ", ".join(RequestStatus(status).name for status in FINISH_REASON)
+    raise ValueError(f"{shown(value)} ends no request; choose one of {names}")
 
 
-def _structure_by_number(converter: cattrs.Converter, value: Any, kind: Any) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is not an object")
-    _, value_kind = get_args(kind)
-    return {int(key): converter.structure(item, value_kind) for key, item in value.items()}
+def _structure_action(converter: cattrs.Converter, value: Any, kind: Any) -> Any:
+    fields = dict(value) if isinstance(value, dict) else {}
+    name = fields.pop("name", None)
+    for action, its_name in ACTION_NAMES.items():
+        if name == its_name:
+            return converter.structure(fields, action)
+    names = ", ".join(ACTION_NAMES.values())
+    raise ValueError(f"{shown(value)} is no action; its name must be one of {names}")
+
+
+def _is_by_number(kind: Any) -> bool:
+    return get_origin(kind) is dict and get_args(kind)[0] is int
+
+
+def _make_by_number_hook(kind: Any, converter: cattrs.Converter) -> Hook:
+    """The keys of a JSON object are strings, also where they count blocks or clients."""
+    structure = make_mapping_structure_fn(kind, converter)
+
+    def structure_by_number(value: Any, _: Any) -> Any:
+        if not isinstance(value, dict):
+            raise ValueError(f"{shown(value)} is not an object with fields; write one")
+        return structure({_structure_key(key): item for key, item in value.items()}, kind)
+
+    return structure_by_number
+
+
+def _structure_key(key: str) -> int:
+    number = int(key) if key.removeprefix("-").isdecimal() else None
+    if str(number) != key:
+        raise ValueError(f"key {shown(key)} is not a whole number; write one")
+    return int(key)
 
 
 CONVERTER = _make_converter()

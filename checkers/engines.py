@@ -143,14 +143,28 @@ class _Watchdog:
     """Knows when the engine was called, and interrupts a call that takes too long.
 
     It needs the main thread, and cannot end a call that is stuck in C code. An engine that catches
-    everything and goes on is interrupted again and again: in its handlers, and at each tick.
+    everything and goes on is interrupted again, in its handler; two such loops around each other
+    are not ended.
     """
 
     tick_s = 0.1
 
     def __init__(self) -> None:
-        self.called_at = 0.0
-        self.limit_s = 0.0
+        self._called_at = 0.0
+        self._limit_s = 0.0
+        # Who traced before the interruption, such as a debugger; set while ours does.
+        self._other_trace: list[Any] = []
+
+    def start(self, limit_s: float) -> None:
+        """The engine is called."""
+        self._limit_s = limit_s
+        self._called_at = time.monotonic()
+
+    def stop(self) -> None:
+        """The engine has returned."""
+        self._called_at = 0.0
+        if self._other_trace:
+            sys.settrace(self._other_trace.pop())
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -167,22 +181,24 @@ class _Watchdog:
             signal.signal(signal.SIGALRM, old)
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:
-        if self.called_at and self.limit_s and time.monotonic() - self.called_at > self.limit_s:
+        is_running = self._called_at and frame is not None and not _is_ours(frame)
+        if is_running and 0 < self._limit_s < time.monotonic() - self._called_at:
             self._interrupt(frame)
 
     def _interrupt(self, frame: FrameType | None) -> None:
+        if not self._other_trace:
+            self._other_trace.append(sys.gettrace())
         while frame is not None and frame.f_code.co_filename != __file__:
             frame.f_trace = self._on_next_line
             frame = frame.f_back
         sys.settrace(self._on_next_line)
         raise _Hang
 
-    def _on_next_line(self, frame: FrameType, event: str, arg: object) -> None:
-        """The engine goes on: it has caught the interruption. Outside of the guard, all is well."""
-        if self.called_at and frame.f_code.co_filename != __file__:
-            # Python switches tracing off when this raises; the alarm switches it on again.
-            signal.raise_signal(signal.SIGALRM)
+    def _on_next_line(self, frame: FrameType, event: str, arg: object) -> Any:
+        """Interrupts once more if the engine goes on, which is in a handler that has caught it."""
+        if self._called_at and event == "line" and frame.f_code.co_filename != __file__:
             raise _Hang
+        return self._on_next_line
 
 
 _WATCHDOG = _Watchdog()
@@ -199,8 +215,7 @@ class _guard:  # noqa: N801  (reads as a statement: `with _guard("schedule", 10)
         self._limit_s = time_limit_s
 
     def __enter__(self) -> None:
-        _WATCHDOG.limit_s = self._limit_s
-        _WATCHDOG.called_at = time.monotonic()
+        _WATCHDOG.start(self._limit_s)
 
     def __exit__(
         self,
@@ -208,14 +223,25 @@ class _guard:  # noqa: N801  (reads as a statement: `with _guard("schedule", 10)
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _WATCHDOG.called_at = 0.0
+        _WATCHDOG.stop()
         if error is None or isinstance(error, KeyboardInterrupt | EngineFault):
             return
-        # Of the traceback, the engine's own part.
-        own = trace and trace.tb_next
-        lines = "".join(traceback.format_exception(kind, error, own))
         if isinstance(error, _Hang):
             evidence = f"{self._call} did not return within {self._limit_s:g} s"
-            raise EngineFault("engine_hangs", evidence, lines) from None
+            raise EngineFault("engine_hangs", evidence, _format_place(trace)) from None
         evidence = f"{self._call} raised {type(error).__name__}: {error}"
+        # Of the traceback, the engine's part.
+        own = trace and trace.tb_next
+        lines = "".join(traceback.format_exception(kind, error, own))
         raise EngineFault("engine_raises", evidence, lines) from None
+
+
+def _format_place(trace: TracebackType | None) -> str:
+    """Where the engine was when it was interrupted."""
+    lines = [line for line in traceback.extract_tb(trace) if line.filename != __file__]
+    return "".join(traceback.format_list(lines))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether the engine has just returned, or is about to be called."""
+    return frame.f_code.co_qualname.startswith(("_guard.", "_Watchdog."))

@@ -18,6 +18,7 @@ from attrs import define, field
 
 from checkers.engines import Engine, hang_alarms
 from checkers.errors import EngineFault
+from checkers.explore import Budget
 from checkers.lockstep import Lockstep
 from checkers.run import Judge, Run
 from checkers.trial import Rules, Trial, run_trial
@@ -76,22 +77,21 @@ class EngineExplorer:
 
     def run(
         self,
+        budget: Budget,
+        on_level: Callable[[EngineExploration, int], None] | None = None,
         *,
         max_depth: int = 0,
-        seconds: float = 0.0,
-        on_level: Callable[[EngineExploration, int], None] | None = None,
     ) -> EngineExploration:
         """Explores until a path breaks a rule, all is seen, or a bound (0: none) is reached."""
         found = self.found
-        started, deadline = time.process_time(), time.monotonic() + (seconds or 1e9)
+        started, deadline = time.process_time(), time.monotonic() + (budget.seconds or 1e9)
         level: list[Path] = [()]
         try:
             with hang_alarms():
                 while level and (not max_depth or found.depth < max_depth):
                     if on_level is not None:
                         on_level(found, len(level))
-                    level = [path for source in level for path in self._expand(source, deadline)]
-                    found.depth += 1
+                    level = self._next_level(level, budget, deadline)
         except KeyboardInterrupt:
             found.interrupted_by = "Ctrl-C"
         found.is_complete = not (found.failing or found.interrupted_by)
@@ -99,21 +99,33 @@ class EngineExplorer:
         found.cpu_s = time.process_time() - started
         return found
 
-    def _expand(self, path: Path, deadline: float) -> Iterator[Path]:
-        """Takes every action after a path; yields the paths to states that are new."""
-        for action, state in self._successors(path):
-            if self.found.failing or self.found.interrupted_by:
-                return
+    def _next_level(self, sources: list[Path], budget: Budget, deadline: float) -> list[Path]:
+        level: list[Path] = []
+        for source in sources:
+            level += self._expand(source)
+            if self.found.failing:
+                return []
+            if budget.states and len(self.known) >= budget.states:
+                self.found.interrupted_by = "the state budget"
+                return []
             if time.monotonic() > deadline:
                 self.found.interrupted_by = "the time budget"
-                return
+                return []
+        if level:
+            self.found.depth += 1
+        return level
+
+    def _expand(self, path: Path) -> Iterator[Path]:
+        """Takes every action after a path; yields the paths to states that are new."""
+        for action, state in self._successors(path):
             longer = (*path, action)
             self.found.num_generated += 1
             self.found.num_by_action[ACTION_NAMES[type(action)]] += 1
             broken = self._lead(longer)
             if broken & self.wanted if self.wanted else broken:
                 self.found.failing = longer
-            elif state not in self.known:
+                return
+            if state not in self.known:
                 self.known.add(state)
                 yield longer
 
@@ -138,17 +150,21 @@ class EngineExplorer:
         *earlier, last = path
         lockstep = Lockstep(self.rules.config) if self.rules.lockstep else None
         try:
-            run = Run(self.rules.config, self.engine.build(self.rules.config))
+            is_trusted = "engine_answers" not in self.wanted
+            engine = self.engine.build(self.rules.config, is_trusted=is_trusted)
+            run = Run(self.rules.config, engine)
             for action in earlier:
                 seen = run.step(action)
                 if lockstep is not None:
                     lockstep.step(seen)
             seen = run.step(last)
+            self.judge.look(seen)
+            broken = {breach.name for breach in self.judge.breaches(seen)}
+            difference = None if lockstep is None else lockstep.step(seen)
         except EngineFault as fault:
             return {fault.name}
-        self.judge.look(seen)
-        broken = {breach.name for breach in self.judge.breaches(seen)}
-        difference = None if lockstep is None else lockstep.step(seen)
+        except Exception:  # noqa: BLE001  (a plain run of the same path tells what it is)
+            return {"engine_answers"}
         return broken if difference is None else broken | {difference.name}
 
 
@@ -164,7 +180,7 @@ def find_shortest(
     if len(trial.steps) <= 1:
         return trial, True
     explorer = EngineExplorer(rules, engine, environment, wanted)
-    found = explorer.run(max_depth=len(trial.steps) - 1, seconds=seconds)
+    found = explorer.run(Budget(seconds=seconds), max_depth=len(trial.steps) - 1)
     if found.failing:
         return run_trial(rules, engine, found.failing), True
     return trial, found.is_complete

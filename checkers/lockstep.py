@@ -27,14 +27,13 @@ from spec.scheduler import ReferenceScheduler
 
 NAME = "same_as_spec"
 RULE = "The engine answers and looks like the specification, up to the names of blocks."
+EXACT_RULE = "The engine answers and looks like the specification, block ids included."
 NAMELESS = "nameless"
 """How a block is called that nobody holds and nobody can find: any other would do as well."""
 MAX_SHOWN = 32
 """Of two lists that are longer together, only the first difference is shown."""
 Names = dict[int, int] | None
 """How blocks are called in a comparison; None keeps their own names."""
-
-
 OPTIONAL_COUNTERS = (
     "num_preemptions",
     "num_output_placeholders",
@@ -69,7 +68,8 @@ class Lockstep:
         evidence = tuple(self._differences(seen, outcome, expected))
         if not evidence:
             return None
-        return Breach(NAME, RULE, evidence, "lockstep", self.explanation())
+        rule = EXACT_RULE if self.exact_ids else RULE
+        return Breach(NAME, rule, evidence, "lockstep", self.explanation())
 
     def explanation(self) -> str:
         """How the specification came to its last decision, a line per rule.

@@ -196,7 +196,7 @@ class EventReader:
     def _make_prompt(self, request_id: str, num_prompt_tokens: int) -> tuple[int, ...]:
         """The prompt that arrived; a meaningless one if the worker is told another length."""
         prompt = self.prompts.get(request_id, ())
-        return prompt if len(prompt) == num_prompt_tokens else (-1,) * num_prompt_tokens
+        return prompt if len(prompt) == num_prompt_tokens else (-1,)
 
     def _read_cached(self, answer: Fields) -> dict[str, CachedRequestData]:
         cached: dict[str, CachedRequestData] = {}

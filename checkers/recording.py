@@ -37,6 +37,8 @@ from spec.interface import ConfigError, SchedulerConfig
 SCHEMA = "schedcheck.recording/1"
 MAX_LINE_BYTES = 64 * 2**20
 """A longer line is no event; the limit keeps a file without line ends out of memory."""
+MAX_NUM_BLOCKS = MAX_LINE_BYTES // 8
+"""An event lists all free blocks, which a line must have room for."""
 
 
 @define
@@ -69,7 +71,7 @@ def read_recording(lines: Iterable[bytes], name: str, dialect: str | None = None
     if first is None:
         raise HarnessError(f"{name}:1: the file is empty; name a recording in JSON lines")
     with _errors_at(name, 1):
-        header = _Header.read(_parse_line(first[1]))
+        header = _Header.read(parse(first[1]))
         config = _make_config(header, dialect)
     reader = EventReader(config, header.engine, header.in_flight_depth)
     return Recording(
@@ -89,7 +91,7 @@ def _read_events(
     line = 1
     for line, content in numbered:
         with _errors_at(name, line):
-            event = reader.read(line, _parse_line(content))
+            event = reader.read(line, _parse_event(content))
         yield event
     if line == 1:
         raise HarnessError(f"{name}:1: no event follows the header; record a run of the engine")
@@ -125,7 +127,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise HarnessError(f"{path} cannot be read ({error.strerror}); mend that first") from error
 
 
-def _parse_line(content: bytes) -> Any:
+def _parse_event(content: bytes) -> Any:
     try:
         return parse(content)
     except Malformed:
@@ -189,12 +191,19 @@ def _read_config(fields: Fields) -> dict[str, Any]:
             ("scheduler_reserve_full_isl", flag),
         )
     }
-    config["num_blocks"] = fields.take("num_usable_blocks", count)
-    # vLLM takes the fraction of all blocks, its null block included.
+    num_blocks = fields.take("num_usable_blocks", count)
+    if num_blocks > MAX_NUM_BLOCKS:
+        raise Malformed(
+            f"config.num_usable_blocks={num_blocks} is above {MAX_NUM_BLOCKS}, more than an event "
+            "can list; record a smaller pool"
+        )
     watermark = fields.take("watermark", number)
-    config["num_watermark_blocks"] = int(watermark * (config["num_blocks"] + 1))
+    if not 0 <= watermark <= 1:
+        raise Malformed(f"config.watermark={watermark} is no fraction; write a number from 0 to 1")
     fields.end()
-    return config
+    # vLLM takes the fraction of all blocks, its null block included.
+    num_watermark_blocks = int(watermark * (num_blocks + 1))
+    return {**config, "num_blocks": num_blocks, "num_watermark_blocks": num_watermark_blocks}
 
 
 def _make_config(header: _Header, dialect: str | None) -> SchedulerConfig:
@@ -202,7 +211,7 @@ def _make_config(header: _Header, dialect: str | None) -> SchedulerConfig:
     if dialect is None and name not in DIALECTS:
         raise Malformed(
             f"no dialect is known for {header.engine}; known are {', '.join(DIALECTS)}: "
-            "say which one it speaks (dialect)"
+            "choose the one it speaks with --dialect"
         )
     return make_scheduler_config(name, header.config)
 

@@ -23,7 +23,8 @@ from checkers.table import describe_breach, table_of
 Verdict = Literal["holds", "violated", "undetermined"]
 
 EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
-"""2 is for usage and for faults of the harness, which are no verdicts."""
+FAULT_EXIT_CODE = 2
+"""For usage and for faults of the harness, which are no verdicts."""
 
 
 @frozen(kw_only=True)
@@ -54,6 +55,8 @@ class Report:
     seconds: float
     scope: str
     """What the verdict holds for, and what it does not mean."""
+    fault: str = ""
+    """What kept some of the checks from being made, and is no verdict: bad input, mostly."""
 
     @property
     def verdict(self) -> Verdict:
@@ -65,8 +68,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 holds, 1 finding, 3 undetermined."""
-        return EXIT_CODES[self.verdict]
+        """0 holds, 1 finding, 2 a fault of ours or of the input, 3 undetermined."""
+        return FAULT_EXIT_CODE if self.fault else EXIT_CODES[self.verdict]
 
 
 class Reporter:
@@ -82,7 +85,7 @@ class Reporter:
         self.started = started
         """On the monotonic clock."""
         self.checks: list[Check] = []
-        self.is_interrupted = False
+        self.fault = ""
 
     def add(self, check: Check) -> None:
         """Takes what a check has found."""
@@ -90,23 +93,19 @@ class Reporter:
         if self.form == "text":
             print_check(check, self.console)
 
-    def interrupt(self) -> None:
-        """Ctrl-C came between two checks: what is missing is undetermined."""
-        self.is_interrupted = True
+    def stop(self, reason: str) -> None:
+        """Ends the work before all is checked: the rest is undetermined."""
+        title = f"{self.command}  whatever is left to check"
+        self.add(Check(title=title, verdict="undetermined", lines=(f"not checked: {reason}",)))
 
     def finish(self) -> int:
         """Ends the report; returns the exit code."""
-        checks = tuple(self.checks)
-        if self.is_interrupted:
-            rest = Check(
-                title=f"{self.command}  the rest", verdict="undetermined", lines=("Ctrl-C",)
-            )
-            checks = (*checks, rest)
         report = Report(
             command=self.command,
-            checks=checks,
+            checks=tuple(self.checks),
             seconds=time.monotonic() - self.started,
             scope=self.scope,
+            fault=self.fault,
         )
         if self.form == "json":
             self.console.out(to_json(report), highlight=False)
@@ -207,6 +206,7 @@ def to_json(report: Report) -> str:
         "exit_code": report.exit_code,
         "seconds": round(report.seconds, 3),
         "scope": report.scope,
+        "fault": report.fault or None,
         "checks": [_check_to_dict(check) for check in report.checks],
     }
     return json.dumps(document, indent=1)
@@ -272,5 +272,5 @@ def text_of(check: Check) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """XML 1.0 knows no control characters."""
-    return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)
+    """XML 1.0 knows no control characters and no halves of characters."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

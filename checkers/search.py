@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from checkers.configs import Setting
 from checkers.counterexample import Counterexample, make_counterexample
 from checkers.engines import Engine, hang_alarms
-from checkers.errors import EngineFault
+from checkers.errors import EngineFault, HarnessError
 from checkers.explore import Verdict
 from checkers.explore_engine import find_shortest
 from checkers.lockstep import Lockstep
@@ -137,14 +137,17 @@ class _Walker:
         rng = random.Random(f"{self.setting.name} {self.seed}")
         try:
             return self._walk(rng)
-        except EngineFault:
+        except Exception as error:
+            # The trial tells what it is: a fault of the engine, or answers that make no sense.
+            if self.engine.is_spec and not isinstance(error, EngineFault):
+                raise
             return True
 
     def _walk(self, rng: random.Random) -> bool:
         config = self.setting.scheduler
         run = Run(
             config,
-            self.engine.build(config),
+            self.engine.build(config, is_trusted=True),
             self.setting.environment,
             with_worker=self.is_judged,
         )
@@ -171,7 +174,13 @@ class _Walker:
 
     def trial(self) -> Trial:
         """The failing walk again, with everything looked at."""
-        return run_trial(self.rules, self.engine, self.actions)
+        trial = run_trial(self.rules, self.engine, self.actions)
+        if not trial.breaches:
+            raise HarnessError(
+                f"walk {self.seed} of {self.setting.name} fails on {self.engine.name}, and does "
+                "not when it is repeated; make the engine deterministic, seeds and sets included"
+            )
+        return trial
 
 
 def make_rules(engine: Engine, setting: Setting) -> Rules:

@@ -7,6 +7,7 @@ another story.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,7 +22,10 @@ Attempt = Callable[[list[Action]], Trial]
 
 
 def shrink(trial: Trial, attempt: Attempt, *, seconds: float = 20.0) -> Trial:
-    """Returns the shortest run found that breaks the same rule as `trial`, within a time budget."""
+    """Returns the shortest run found that breaks the same rule as `trial`, within a time budget.
+
+    Ctrl-C ends it early.
+    """
     return _Shrinker(trial, attempt, time.monotonic() + seconds).run()
 
 
@@ -34,10 +38,11 @@ class _Shrinker:
 
     def run(self) -> Trial:
         improved = True
-        while improved and time.monotonic() < self.deadline:
-            improved = self._drop_chunks()
-            for simplify in (simpler_requests, simpler_tokens):
-                improved |= self._take_first_that_fails(simplify)
+        with contextlib.suppress(KeyboardInterrupt):
+            while improved and time.monotonic() < self.deadline:
+                improved = self._drop_chunks()
+                for simplify in (simpler_requests, simpler_tokens):
+                    improved |= self._take_first_that_fails(simplify)
         return self.best
 
     def _drop_chunks(self) -> bool:

@@ -7,13 +7,15 @@ Entry points: `parse` for a text, `Fields` for an object. Whatever is not as it 
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Read = Callable[[Any, str], T]
 """Takes a value and its place; returns it with its type, or raises `Malformed`."""
+MAX_SHOWN = 60
+"""Characters of a value that a message shows."""
 
 
 class Malformed(Exception):  # noqa: N818  (caught where the file and the line are known)
@@ -90,7 +92,7 @@ def count(value: Any, place: str) -> int:
 
 def number(value: Any, place: str) -> float:
     """A finite number."""
-    if type(value) not in {int, float} or not math.isfinite(value):
+    if type(value) not in {int, float} or not abs(value) <= sys.float_info.max:
         raise _unexpected(value, place, "a number")
     return float(value)
 
@@ -141,8 +143,12 @@ def dict_of(read: Read[T]) -> Read[dict[str, T]]:
 
 
 def _unexpected(value: Any, place: str, expected: str) -> Malformed:
-    shown = json.dumps(value)
-    if len(shown) > 60:
-        shown = f"{shown[:60]}…"
     subject = place or "the document"
-    return Malformed(f"{subject} is {shown}, expected {expected}; mend what writes the file")
+    return Malformed(f"{subject} is {_show(value)}, expected {expected}; mend what writes the file")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    shown = json.dumps(value)
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"

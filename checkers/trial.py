@@ -6,6 +6,7 @@ out, so that shrinking may drop what it likes; the trial's own steps are the run
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 
 from attrs import define, field, frozen
@@ -16,6 +17,7 @@ from checkers.lockstep import Lockstep
 from checkers.run import Breach, Judge, Run
 from spec.interface import Observation, SchedulerConfig
 from spec.model import (
+    ACTION_NAMES,
     Action,
     AddRequest,
     FinishRequests,
@@ -74,33 +76,44 @@ def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action]) -> Trial:
     trial = Trial()
     with hang_alarms():
         try:
-            run = Run(rules.config, engine.build(rules.config))
+            _run(trial, rules, engine, actions)
         except EngineFault as fault:
             trial.breaches = [breach_of_fault(fault)]
-            return trial
-        judge = Judge(rules.config, list(rules.invariants))
-        lockstep = Lockstep(rules.config) if rules.lockstep else None
-        for wanted in actions:
-            action = make_possible(run.model, wanted, rules)
-            if action is not None:
-                _take(trial, run, judge, lockstep, action)
-            if trial.breaches:
-                break
+        except Exception as error:
+            if engine.is_spec:
+                raise
+            trial.breaches = [_breach_of_nonsense(trial, error)]
     return trial
 
 
+def _run(trial: Trial, rules: Rules, engine: Engine, actions: Iterable[Action]) -> None:
+    run = Run(rules.config, engine.build(rules.config))
+    judge = Judge(rules.config, list(rules.invariants))
+    lockstep = Lockstep(rules.config) if rules.lockstep else None
+    for wanted in actions:
+        action = make_possible(run.model, wanted, rules)
+        if action is not None:
+            _take(trial, run, judge, lockstep, action)
+        if trial.breaches:
+            break
+
+
 def _take(trial: Trial, run: Run, judge: Judge, lockstep: Lockstep | None, action: Action) -> None:
-    try:
-        seen = run.step(action)
-    except EngineFault as fault:
-        trial.steps.append(TraceStep(action, None, None))
-        trial.breaches = [breach_of_fault(fault)]
-        return
-    trial.steps.append(TraceStep(action, seen.outcome, seen.after))
+    trial.steps.append(TraceStep(action, None, None))
+    seen = run.step(action)
+    trial.steps[-1] = TraceStep(action, seen.outcome, seen.after)
     trial.breaches = list(judge.breaches(seen))
     difference = None if lockstep is None else lockstep.step(seen)
     if difference is not None:
         trial.breaches.append(difference)
+
+
+def _breach_of_nonsense(trial: Trial, error: Exception) -> Breach:
+    """Answers of the right types that make no sense, so that judging or comparing them fails."""
+    name, action = "engine_answers", ACTION_NAMES[type(trial.actions[-1])]
+    evidence = f"the answer to {action} cannot be judged: {type(error).__name__}: {error}"
+    lines = "".join(traceback.format_exception(error))
+    return Breach(name, FAULT_RULES[name], (evidence,), "engine", lines)
 
 
 def breach_of_fault(fault: EngineFault) -> Breach:

@@ -18,7 +18,7 @@ class ToyScheduler(LessonScheduler):
         return True
 
     def _evict(self, victim: Job) -> None:
-        """Sends a job back to the head of the queue; it keeps its answer so far, and nothing else."""
+        """Sends a job back to the head of the queue; it keeps its answer so far, but no blocks."""
         self._drop(victim)
         victim.computed = victim.blocks = 0
         self.queue.appendleft(victim)

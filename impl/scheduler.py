@@ -383,8 +383,8 @@ class FastScheduler:
     def _publish_granted(self) -> None:
         """Publishes what this step computes, once nothing can take it back."""
         for request in self.granted:
-            if request.status == RequestStatus.RUNNING:  # Else it was taken back.
-                self.block_pool.cache_full_blocks(request, request.num_computed_tokens)
+            # One that was taken back has nothing computed.
+            self.block_pool.cache_full_blocks(request, request.num_computed_tokens)
         self.granted.clear()
 
     # ---- the end of a step -----------------------------------------------------------------------

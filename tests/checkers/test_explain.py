@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from checkers.explain import ExplainedScheduler
-from spec.model import Model
+from checkers.explain import ExplainedScheduler, explain_last
+from spec.model import AddRequest, Model, Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
     Driver,
@@ -119,3 +119,12 @@ def test_a_request_that_is_not_ready_is_explained():
     assert [
         "pass 2: gate “B is ready” refuses (4 tokens of voided steps are in flight)"
     ] == driver.scheduler.log
+
+
+def test_the_last_of_some_actions_is_explained():
+    """A run is led again through all its actions, and only the last is told."""
+    request = make_request("A", 3, max_tokens=1)
+    actions = [AddRequest(request), Schedule(), UpdateFromOutput({"A": [7]})]
+    config = make_config()
+    assert ("pass 2: admit A at token 0 with 3 new tokens",) == explain_last(config, actions[:2])
+    assert ("finish A as FINISHED_LENGTH_CAPPED, free its blocks",) == explain_last(config, actions)

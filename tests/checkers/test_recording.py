@@ -210,6 +210,7 @@ FILES = {
     "empty": (b"", "run.jsonl:1: the file is empty"),
     "binary": (b"\x00\xff\xfe\x01junk\n", "run.jsonl:1: is not UTF-8 text"),
     "text": (b"hello\n", "run.jsonl:1: is not JSON (Expecting value"),
+    "text without an end": (b"hello", "run.jsonl:1: is not JSON (Expecting value"),
     "blank": (b"\n", "run.jsonl:1: is not JSON"),
     "a list": (b"[1, 2]\n", "run.jsonl:1: the schema is None, not 'schedcheck.recording/1'"),
     "deep": (b"[" * 100_000 + b"\n", "run.jsonl:1: is not JSON"),
@@ -266,7 +267,7 @@ def test_an_unknown_release_is_refused(lesson):
     lesson[0] |= {"engine": "sglang", "engine_version": "1.0"}
     message = refusal(lesson)
     assert "run.jsonl:1: no dialect is known for sglang 1.0; known are vllm-0.33.0," in message
-    assert message.endswith("say which one it speaks (dialect)")
+    assert message.endswith("choose the one it speaks with --dialect")
 
 
 def test_an_unknown_dialect_is_refused(lesson):
@@ -279,7 +280,7 @@ MALFORMED = [
     # header
     (0, SET, ("schema",), "schedcheck.recording/2", "the schema is 'schedcheck.recording/2'"),
     (0, REMOVE, ("config",), None, "config is missing"),
-    (0, SET, ("config",), [], "config is [], expected an object"),
+    (0, SET, ("config",), [], "config is a list, expected an object"),
     (0, REMOVE, ("config", "block_size"), None, "config.block_size is missing"),
     (0, SET, ("config", "block_size"), "16", 'config.block_size is "16", expected a whole number'),
     (0, SET, ("config", "block_size"), 16.0, "config.block_size is 16.0, expected a whole number"),
@@ -287,6 +288,8 @@ MALFORMED = [
     (0, SET, ("config", "block_size"), 0, "block_size=0 is below 1"),
     (0, SET, ("config", "max_num_seqs"), -1, "config.max_num_seqs is -1, expected a number from 0"),
     (0, SET, ("config", "num_usable_blocks"), 0, "num_blocks=0 is below 1; the pool is empty"),
+    (0, SET, ("config", "num_usable_blocks"), 10**12, "num_usable_blocks=1000000000000 is above"),
+    (0, SET, ("config", "watermark"), 1.5, "config.watermark=1.5 is no fraction"),
     (0, SET, ("config", "policy"), "lifo", "policy='lifo' is unknown; choose fcfs or priority"),
     (0, SET, ("config", "watermark"), None, "config.watermark is null, expected a number"),
     (0, SET, ("config", "async_scheduling"), 1, "config.async_scheduling is 1, expected true or"),
@@ -307,10 +310,11 @@ MALFORMED = [
     (1, SET, ("max_tokens",), 0, "max_tokens=0 of 'A' is below 1"),
     (1, SET, ("min_tokens",), -1, "min_tokens is -1, expected a number from 0 up"),
     (1, SET, ("arrival_time",), "now", 'arrival_time is "now", expected a number'),
+    (1, SET, ("arrival_time",), 10**400, "arrival_time is 1000000"),
     (1, SET, ("ignore_eos",), False, "ignore_eos is false, however the format does not name"),
     (2, SET, ("request_id",), "A", "request 'A' arrives twice"),
     (2, SET, ("observation", "waiting"), ["A", "Z"], "request 'Z' never arrived"),
-    (2, SET, ("observation", "waiting"), {"A": 1}, "observation.waiting is {"),
+    (2, SET, ("observation", "waiting"), {"A": 1}, "waiting is an object, expected a list"),
     (2, SET, ("observation", "free_block_ids", 0), None, "observation.free_block_ids[0] is null"),
     (2, REMOVE, ("observation", "requests", "A", "status"), None, "requests.A.status is missing"),
     (2, SET, ("observation", "requests", "A", "status"), "ASLEEP", "A.status 'ASLEEP' is unknown"),
@@ -404,7 +408,7 @@ def test_json_is_read_strictly(lesson, old, new, expected):
 
 def test_a_long_value_is_shown_in_short(lesson):
     """A message stays one sentence, whatever it has to show."""
-    lesson[1]["max_tokens"] = list(range(1000))
+    lesson[1]["max_tokens"] = "x" * 1000
     assert len(refusal(lesson)) < 200
 
 

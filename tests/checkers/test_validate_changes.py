@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
@@ -10,10 +11,21 @@ from collections import defaultdict
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from checkers.errors import HarnessError
 from checkers.strict_json import Malformed
 from checkers.validate import _Validator, validate
-from tests.checkers.recorded import ACCEPTED, container_of, leaves, load, reread
+from tests.checkers.recorded import (
+    ACCEPTED,
+    container_of,
+    dump,
+    leaves,
+    load,
+    path_of,
+    reread,
+)
 
 ANSWERS = {"output", "outputs", "sampled_token_ids", "observation"}
 BY_NAME = {"num_scheduled_tokens", "requests", "ref_cnt", "sampled_token_ids"}
@@ -254,3 +266,38 @@ def test_another_null_block_is_noticed():
     documents = load("lesson")
     documents[0]["null_block_id"] = 1
     assert 2 == validate(reread(documents)).rejection.line
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 40)
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(("r0", "r1", "r2", "RUNNING", "PREEMPTED", "1", ""))
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+def test_whatever_stands_in_a_recording_there_is_a_verdict(data):
+    """Any JSON value in any place is a finding, a harmless change, or a fault of the file."""
+    documents = load(data.draw(st.sampled_from(("async-preempt-aborts", "priority-preempt"))))[:60]
+    place, _ = data.draw(st.sampled_from(list(leaves(documents))))
+    place = place[: data.draw(st.integers(2, len(place)))]
+    container_of(documents, place)[place[-1]] = data.draw(json_values)
+    with contextlib.suppress(HarnessError):
+        assert validate(reread(documents)).num_events > 0
+
+
+@given(st.integers(0, 4000), st.binary(max_size=4), st.integers(0, 4))
+def test_whatever_bytes_a_recording_holds_there_is_a_verdict(tmp_path_factory, start, junk, length):
+    """A damaged file is a finding, a harmless change, or a fault of the file, packed or not."""
+    path = tmp_path_factory.getbasetemp() / "run.jsonl"
+    for content in (path_of("thrash").read_bytes(), b"".join(dump(load("thrash")))):
+        begin = start % len(content)
+        path.write_bytes(content[:begin] + junk + content[begin + length :])
+        with contextlib.suppress(HarnessError):
+            assert validate(path).num_events > 0

@@ -100,6 +100,29 @@ def test_pool_smaller_than_a_request_is_survived(seed: int) -> None:
     Walk.from_seed(seed, max_model_len=20, block_size=2, num_blocks=3).take(NUM_ACTIONS)
 
 
+@given(seed=seeds)
+def test_skipped_requests_keep_their_order(seed: int) -> None:
+    """Where several requests wait for stale output at once, they are put back as they stood.
+
+    That takes a tight pool of small blocks, no gate, and three steps in flight.
+    """
+    fixed = {
+        **defaults(),
+        "policy": "fcfs",
+        "async_scheduling": True,
+        "scheduler_reserve_full_isl": False,
+        "max_num_seqs": 6,
+        "max_model_len": 16,
+        "block_size": 1,
+        "num_blocks": 18,
+        "max_num_scheduled_tokens": 12,
+        "max_num_batched_tokens": 12,
+    }
+    walk = Walk.from_seed(seed, **fixed)
+    walk.max_in_flight = 3
+    walk.take(NUM_ACTIONS)
+
+
 def test_walks_reach_what_they_compare() -> None:
     """The walks are not vacuous: in a few hundred of them all that matters happens."""
     reached: Counter[str] = Counter()

@@ -12,12 +12,13 @@ from typing import Any
 from attrs import define, field, frozen
 
 from checkers.configs import Setting, change_setting, load_settings
-from checkers.engines import load_engine
+from checkers.engines import hang_alarms, load_engine
 from checkers.errors import EngineFault
 from checkers.run import Judge, Run, select_invariants
+from checkers.trial import FAULT_RULES
 from checkers.walk import draw_action
 
-ENGINE = load_engine("fast")
+ENGINE = load_engine("fast", time_limit_s=0.5)
 Method = Callable[..., Any]
 
 
@@ -97,12 +98,18 @@ class Sightings:
 
 
 def watch(setting: Setting, *, num_walks: int = 12, length: int = 120) -> Sightings:
-    """Walks our engine under all invariants, none skipped after a breach, and without lockstep."""
+    """Walks our engine under all invariants, none skipped after a breach, and without lockstep.
+
+    An engine that raises or hangs ends it, since a broken one may do so in every walk.
+    """
     found = Sightings()
-    for seed in range(num_walks):
-        broken = list(_watch_walk(setting, random.Random(seed), length))
-        found.first += broken[:1]
-        found.ever.update(*broken)
+    with hang_alarms():
+        for seed in range(num_walks):
+            broken = list(_watch_walk(setting, random.Random(seed), length))
+            found.first += broken[:1]
+            found.ever.update(*broken)
+            if found.ever & FAULT_RULES.keys():
+                break
     return found
 
 

@@ -52,6 +52,10 @@ def make_request(
     )
 
 
+MAX_STEPS = 1000
+"""More steps than any test needs."""
+
+
 class Driver(Model):
     """The reference scheduler in its environment, with one short call for what a test does."""
 
@@ -64,6 +68,7 @@ class Driver(Model):
         make_scheduler: type[ReferenceScheduler] = ReferenceScheduler,
     ) -> None:
         super().__init__(None, make_scheduler(config))
+        self.num_steps = 0
         for new in requests:
             self.add(new)
 
@@ -91,7 +96,11 @@ class Driver(Model):
         self.do(AddRequest(new))
 
     def schedule(self) -> SchedulerOutput:
-        """Puts a step in flight."""
+        """Puts a step in flight; a run that does not end fails instead of hanging."""
+        self.num_steps += 1
+        assert self.num_steps < MAX_STEPS, (
+            f"no test needs {MAX_STEPS} steps, so this run never ends"
+        )
         output = self.do(Schedule()).output
         assert output is not None, "`schedule` always answers"
         return output
@@ -210,6 +219,32 @@ def walk(model: Model, walk_choices: list[int]) -> Iterator[Outcome]:
         kind = menu[choice % len(menu)]
         of_kind = [action for action in actions if isinstance(action, kind)]
         yield model.do(of_kind[choice // len(menu) % len(of_kind)])
+
+
+# ---- steps in flight -----------------------------------------------------------------------------
+
+
+def tokens_in_flight(model: Driver | SpecModel) -> dict[str, tuple[int, int]]:
+    """Each live request's tokens in flight and stale ones, as the scheduler counts them."""
+    return {
+        name: (request.num_in_flight_tokens, request.num_stale_output_tokens)
+        for name, request in model.scheduler.requests.items()
+    }
+
+
+def tokens_of_steps_in_flight(model: Driver | SpecModel) -> dict[str, tuple[int, int]]:
+    """The same, added up over the steps in flight and their void parts."""
+    return {
+        name: (
+            sum(step.output.num_scheduled_tokens.get(name, 0) for step in model.in_flight),
+            sum(
+                step.output.num_scheduled_tokens[name]
+                for step in model.in_flight
+                if name in step.voided
+            ),
+        )
+        for name in model.scheduler.requests
+    }
 
 
 # ---- explorers -----------------------------------------------------------------------------------

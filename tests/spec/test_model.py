@@ -31,6 +31,8 @@ from tests.spec.support import (
     make_driver_for_walks,
     make_environment,
     make_request,
+    tokens_in_flight,
+    tokens_of_steps_in_flight,
     walk,
 )
 
@@ -146,14 +148,7 @@ def test_steps_in_flight_add_up(config: SchedulerConfig, walk_choices: list[int]
     """Tokens in flight are those of the steps in flight; stale ones, those of voided parts."""
     driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
-        for name, request in driver.scheduler.requests.items():
-            parts = [
-                (step.output.num_scheduled_tokens[name], name in step.voided)
-                for step in driver.in_flight
-                if name in step.output.num_scheduled_tokens
-            ]
-            assert request.num_in_flight_tokens == sum(num_tokens for num_tokens, _ in parts)
-            assert request.num_stale_output_tokens == sum(n for n, is_void in parts if is_void)
+        assert tokens_in_flight(driver) == tokens_of_steps_in_flight(driver)
 
 
 @given(configs(), choices)

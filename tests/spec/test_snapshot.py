@@ -23,6 +23,8 @@ from tests.spec.support import (
     make_root,
     next_values,
     spell_out,
+    tokens_in_flight,
+    tokens_of_steps_in_flight,
     walk,
 )
 
@@ -126,6 +128,17 @@ def test_thaw_undoes_freeze(case: Case) -> None:
     assert case.num_states == len(values)
     for value in values:
         assert value == freeze(thaw(root, value))
+
+
+@every_case
+def test_thaw_brings_back_the_books(case: Case) -> None:
+    """After `thaw` steps in flight add up, void parts too, and tokens are what they were."""
+    root = case.make_root()
+    for value in explore(root):
+        model = thaw(root, value)
+        assert tokens_in_flight(model) == tokens_of_steps_in_flight(model)
+        known = {name: request.token_ids for name, request in model.scheduler.requests.items()}
+        assert known == {name: live.token_ids for name, live in model.live.items()}
 
 
 @every_case

@@ -118,3 +118,20 @@ def a_hit_block_is_handed_out_as_new(original: Method) -> Method:
         return new_block_ids
 
     return allocate
+
+
+@bug(
+    target="impl.block_pool:BlockPool.get_new_blocks",
+    setting="plain",
+    caught_by="no_step_overwrites_kv",
+)
+def two_requests_take_one_block(original: Method) -> Method:
+    """A request is given the block that another one has taken in the same step."""
+
+    def get_new_blocks(self: Any, num_blocks: int) -> list[int]:
+        taken = [block_id for block_id in self.new_block_ids if self.ref_cnt[block_id] > 0][-1:]
+        for block_id in taken:
+            self.ref_cnt[block_id] += 1
+        return taken + original(self, num_blocks - len(taken))
+
+    return get_new_blocks

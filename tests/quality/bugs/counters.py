@@ -28,7 +28,7 @@ def a_plain_token_counts_as_a_rejected_draft(original: Method) -> Method:
 @bug(
     target="impl.scheduler:FastScheduler._preempt",
     setting="plain",
-    caught_by="token_counts_follow_the_client",
+    caught_by="preemptions_are_counted",
 )
 def a_preemption_counts_twice(original: Method) -> Method:
     """num_preemptions grows by two for each preemption."""
@@ -36,6 +36,22 @@ def a_preemption_counts_twice(original: Method) -> Method:
     def _preempt(self: Any, victim: Any) -> None:
         original(self, victim)
         victim.num_preemptions += 1
+
+    return _preempt
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._preempt",
+    setting="plain",
+    caught_by="token_counts_follow_the_client",
+    source="vllm-ascend #11334",
+)
+def outputs_become_prompt(original: Method) -> Method:
+    """A preempted request takes the tokens that it has produced for a part of its prompt."""
+
+    def _preempt(self: Any, victim: Any) -> None:
+        original(self, victim)
+        victim.num_prompt_tokens = victim.num_tokens
 
     return _preempt
 

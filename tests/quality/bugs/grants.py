@@ -27,8 +27,8 @@ def a_grant_costs_nothing(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._take_back",
-    setting="priority",
-    changes=("max_num_scheduled_tokens=2", "long_prefill_token_threshold=1"),
+    setting="deep-priority-prefix",
+    changes=("max_num_scheduled_tokens=7",),
     caught_by="token_budget_is_kept",
 )
 def a_victim_gives_back_twice(original: Method) -> Method:
@@ -120,20 +120,20 @@ def one_step_past_max_tokens(original: Method) -> Method:
 
 
 @bug(
-    target="impl.scheduler:FastScheduler._schedule_next_running",
-    setting="async",
+    target="impl.scheduler:FastScheduler._schedule_running",
+    setting="plain",
     caught_by="scheduled_requests_run",
 )
-def an_idle_request_is_named(original: Method) -> Method:
-    """A step names a running request of which it computes nothing."""
+def whoever_gets_nothing_is_named(original: Method) -> Method:
+    """A step names the running requests for which no budget is left, with 0 tokens."""
 
-    def _schedule_next_running(self: Any) -> bool:
-        request = self.running[self.req_index]
-        if self._compute_num_new_tokens(request) == 0:
-            self._grant_running(request, 0, 0)
-        return bool(original(self))
+    def _schedule_running(self: Any) -> None:
+        original(self)
+        for request in self.running:
+            if request.request_id not in self.output.num_scheduled_tokens:
+                self._grant_running(request, 0, 0)
 
-    return _schedule_next_running
+    return _schedule_running
 
 
 @bug(

@@ -9,31 +9,6 @@ from tests.quality.planting import Method, bug
 
 
 @bug(
-    target="impl.scheduler:FastScheduler._admit_head",
-    setting="prefix",
-    caught_by="no_step_overwrites_kv",
-    source="vLLM #11186, nano-vllm #144",
-)
-def a_full_hit_writes_into_a_shared_block(original: Method) -> Method:
-    """If all tokens are cached, the last is computed again, in the block that others hold, too."""
-
-    def _admit_head(self: Any) -> bool:
-        request = self.waiting.peek_request()
-        request.num_tokens += 1  # So that the look-up leaves no token out.
-        hit = self.block_pool.find_longest_cache_hit(request)
-        request.num_tokens -= 1
-        start = len(hit.block_ids) * self.config.block_size
-        if start < request.num_tokens:
-            return bool(original(self))
-        if not self._has_room_for(request, request.num_tokens, hit):
-            return False
-        self._admit(request, request.num_tokens - 1, 1, hit)
-        return True
-
-    return _admit_head
-
-
-@bug(
     target="impl.block_pool:BlockPool.find_longest_cache_hit",
     setting="prefix",
     caught_by="steps_read_what_was_written",

@@ -29,7 +29,7 @@ def a_small_request_overtakes(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler.schedule",
-    setting="priority",
+    setting="deep-priority-prefix",
     caught_by="no_admission_after_preemption",
 )
 def a_step_preempts_and_admits(original: Method) -> Method:
@@ -44,6 +44,24 @@ def a_step_preempts_and_admits(original: Method) -> Method:
         return self._end_step()
 
     return schedule
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._admit",
+    setting="plain",
+    caught_by="requests_are_conserved",
+    source="inference-sim #183",
+)
+def a_resumed_request_gets_lost(original: Method) -> Method:
+    """A resumed request keeps the status PREEMPTED, so it leaves with the next that finishes."""
+
+    def _admit(self: Any, request: Any, *args: Any) -> None:
+        status = request.status
+        original(self, request, *args)
+        if status == RequestStatus.PREEMPTED:
+            request.status = status
+
+    return _admit
 
 
 @bug(
@@ -92,7 +110,7 @@ def the_first_is_preempted(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._take_back",
-    setting="priority",
+    setting="deep-priority-prefix",
     caught_by="victims_keep_only_their_tokens",
     source="vLLM #23347",
 )
