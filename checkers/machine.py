@@ -88,7 +88,7 @@ SETTINGS = runner().flatmap(lambda machine: sampled_from(list(machine.settings))
 SHAPE = integers(0, 15)
 """A place of the menu of arrivals, counted round it."""
 ARRIVALS = lists(SHAPE, max_size=4)
-TOKENS = integers(0, 2**16 - 1)
+TOKENS = integers(0, 2**24 - 1)
 """Which tokens the requests of a step sample: the digits of the number, a digit a request."""
 CLIENT = integers(0, 15)
 """Who leaves: a place in the order of arrival. Mostly nobody has it."""

@@ -34,22 +34,19 @@ def make_lesson(config: SchedulerConfig) -> ToyAdapter:
 class ToyAdapter:
     """Shows what the toy has done, and decides nothing.
 
-    | Observation field       | where the toy keeps it                                            |
-    |-------------------------|-------------------------------------------------------------------|
-    | running, waiting        | active, queue                                                     |
-    | status                  | whether it is in active; who waits and has run was preempted      |
-    | num_prompt_tokens       | Job.prompt                                                        |
-    | num_output_tokens       | Job.output                                                        |
-    | num_computed_tokens     | Job.computed counts steps that have ended; scheduled, the open one |
-    | num_in_flight_tokens    | scheduled                                                         |
-    | num_preemptions         | nowhere: None, and not compared                                   |
-    | num_output_placeholders | 0, since a step ends before the next one begins                   |
-    | num_stale_output_tokens | 0, for the same reason                                            |
-    | num_free_blocks         | free                                                              |
-    | block_ids, ref_cnt,     | Job.blocks is a count, and BlockNames gives names to what is       |
-    | free_block_ids          | counted                                                           |
-    | cached_block_ids        | nothing is ever published                                         |
-    | finished_req_ids        | kept here with all that a worker is told, for the toy has none    |
+    | Observation field                    | where the toy keeps it                                |
+    |--------------------------------------|-------------------------------------------------------|
+    | running, waiting                     | active, queue                                         |
+    | status                               | in active or not; who waits and has run was preempted |
+    | num_prompt_tokens, num_output_tokens | Job.prompt, Job.output                                |
+    | num_computed_tokens                  | Job.computed and, for the step that runs, scheduled   |
+    | num_in_flight_tokens                 | scheduled                                             |
+    | num_preemptions                      | nowhere: None, and not compared                       |
+    | placeholders, stale output           | 0, since a step ends before the next one begins       |
+    | num_free_blocks                      | free                                                  |
+    | block_ids, ref_cnt, free_block_ids   | counted in Job.blocks; BlockNames gives them names    |
+    | cached_block_ids                     | nothing is ever published                             |
+    | finished_req_ids                     | kept here, like all that a worker is told             |
     """
 
     def __init__(self, config: SchedulerConfig, kind: type[LessonScheduler]) -> None:
@@ -86,9 +83,8 @@ class ToyAdapter:
         for name in output.num_scheduled_tokens:
             job, ids = self.jobs[name], taken[name]
             if name in self.known:
-                is_resumed = job not in was_active
-                cached = CachedRequestData(is_resumed, ids, job.computed)
-                output.scheduled_cached_reqs[name] = cached
+                told = CachedRequestData(job not in was_active, ids, job.computed)
+                output.scheduled_cached_reqs[name] = told
             else:
                 prompt = self.requests[name].prompt_token_ids
                 output.scheduled_new_reqs[name] = NewRequestData(prompt, job.computed, ids)
@@ -110,21 +106,19 @@ class ToyAdapter:
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
         """Cancels requests."""
-        for name in request_ids:
-            if name in self.jobs:
-                self.toy.cancel(name)
-                self._forget(name)
+        for name in [name for name in request_ids if name in self.jobs]:
+            self.toy.cancel(name)
+            self._forget(name)
 
     def observe(self) -> Observation:
         """Shows the toy."""
-        tables = self.blocks.tables.values()
         return Observation(
             running=[job.name for job in self.toy.active],
             waiting=[job.name for job in self.toy.queue],
             requests={name: self._observe(job) for name, job in self.jobs.items()},
             num_free_blocks=self.toy.free,
             free_block_ids=list(self.blocks.free),
-            ref_cnt={block_id: 1 for table in tables for block_id in table},
+            ref_cnt={block_id: 1 for table in self.blocks.tables.values() for block_id in table},
             cached_block_ids=[],
             finished_req_ids=list(self.finished_req_ids),
             block_contents={},

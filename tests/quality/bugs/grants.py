@@ -26,20 +26,23 @@ def a_grant_costs_nothing(original: Method) -> Method:
 
 
 @bug(
-    target="impl.scheduler:FastScheduler._take_back",
-    setting="deep-priority-prefix",
-    changes=("max_num_scheduled_tokens=7",),
+    target="impl.scheduler:FastScheduler._grant_running",
+    setting="deep-first-chunk",
+    changes=("max_num_scheduled_tokens=4", "long_prefill_token_threshold=1"),
     caught_by="token_budget_is_kept",
 )
-def a_victim_gives_back_twice(original: Method) -> Method:
-    """A victim that was scheduled already returns its tokens to the budget twice."""
+def whoever_preempts_takes_all_it_can(original: Method) -> Method:
+    """Once a step has preempted, a request gets as much of its gap as there are blocks for."""
 
-    def _take_back(self: Any, victim: Any) -> None:
-        token_budget = self.token_budget
-        original(self, victim)
-        self.token_budget += self.token_budget - token_budget
+    def _grant_running(self: Any, request: Any, num_new_tokens: int, num_new_blocks: int) -> None:
+        if self.output.preempted_req_ids:
+            pool, start = self.block_pool, request.num_computed_tokens
+            num_slots = (len(request.block_ids) + pool.num_free_blocks) * pool.block_size
+            num_new_tokens = min(request.num_tokens, num_slots) - start
+            num_new_blocks = pool.compute_num_new_blocks(request, start + num_new_tokens)
+        original(self, request, num_new_tokens, num_new_blocks)
 
-    return _take_back
+    return _grant_running
 
 
 @bug(
@@ -121,7 +124,7 @@ def one_step_past_max_tokens(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._schedule_running",
-    setting="plain",
+    setting="deep-vllm-0-16",
     caught_by="scheduled_requests_run",
 )
 def whoever_gets_nothing_is_named(original: Method) -> Method:

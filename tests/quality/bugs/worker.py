@@ -27,7 +27,7 @@ def a_new_request_is_sent_without_its_hit_blocks(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._end_step",
-    setting="async",
+    setting="deep-async-priority-prefix",
     caught_by="finished_ids_are_told_once",
     source="vLLM #6266",
 )
