@@ -59,12 +59,12 @@ class ConfigError(ValueError):
     """A configuration that makes no sense; the message names field, value and the way out."""
 
 
-def _at_least(minimum: int, advice: str) -> Callable[[Any, attrs.Attribute[int], Any], None]:
+def at_least(minimum: int, advice: str) -> Callable[[Any, attrs.Attribute[int], Any], None]:
     """Accepts whole numbers from `minimum` up; `attrs.validators.disabled()` lets proofs pass."""
 
     def check(owner: object, attribute: attrs.Attribute[int], value: object) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ConfigError(f"{attribute.name}={value!r} is not a whole number; {advice}")
+            raise ConfigError(f"{attribute.name}={value!r} is not a whole number; give one")
         if value < minimum:
             raise ConfigError(f"{attribute.name}={value} is below {minimum}; {advice}")
 
@@ -81,13 +81,14 @@ def _one_of(*choices: str) -> Callable[[Any, attrs.Attribute[str], Any], None]:
     return check
 
 
-def _is_bool(owner: object, attribute: attrs.Attribute[bool], value: object) -> None:
+def is_bool(owner: object, attribute: attrs.Attribute[bool], value: object) -> None:
+    """Accepts true and false."""
     if not isinstance(value, bool):
         raise ConfigError(f"{attribute.name}={value!r} is neither true nor false; say one of them")
 
 
 def _flag(default: bool) -> bool:
-    return field(default=default, validator=_is_bool)
+    return field(default=default, validator=is_bool)
 
 
 Policy = Literal["fcfs", "priority"]
@@ -103,26 +104,24 @@ class SchedulerConfig:
     """
 
     max_num_batched_tokens: int = field(
-        validator=_at_least(1, "a step must be able to process a token, so raise it")
+        validator=at_least(1, "a step must be able to process a token, so raise it")
     )
     """The input budget: the most tokens of one forward pass."""
-    max_num_seqs: int = field(
-        validator=_at_least(1, "one request must be able to run, so raise it")
-    )
+    max_num_seqs: int = field(validator=at_least(1, "one request must be able to run, so raise it"))
     """The most requests in `running` at once."""
-    max_model_len: int = field(validator=_at_least(2, "a prompt token and an output token need 2"))
+    max_model_len: int = field(validator=at_least(2, "a prompt token and an output token need 2"))
     """The most tokens of one request, prompt and output together."""
-    block_size: int = field(validator=_at_least(1, "a block holds at least one token; 16 is usual"))
+    block_size: int = field(validator=at_least(1, "a block holds at least one token; 16 is usual"))
     """Tokens per KV cache block."""
-    num_blocks: int = field(validator=_at_least(1, "the pool is empty; give it a block"))
+    num_blocks: int = field(validator=at_least(1, "the pool is empty; give it a block"))
     """Usable blocks; vLLM's null block is not counted."""
     max_num_scheduled_tokens: int = field(
         default=attrs.Factory(lambda self: self.max_num_batched_tokens, takes_self=True),
-        validator=_at_least(1, "a step must be able to schedule a token, so raise it"),
+        validator=at_least(1, "a step must be able to schedule a token, so raise it"),
     )
     """The token budget; below the input budget only if the model itself adds tokens."""
     long_prefill_token_threshold: int = field(
-        default=0, validator=_at_least(0, "0 switches the threshold off")
+        default=0, validator=at_least(0, "0 switches the threshold off")
     )
     """The longest chunk of a prompt in one step; 0 is no limit."""
     policy: Policy = field(default="fcfs", validator=_one_of("fcfs", "priority"))
@@ -138,7 +137,7 @@ class SchedulerConfig:
     reserve_admitted_prefills: bool = _flag(False)
     """Dialect (ours): that gate leaves alone what admitted, unfinished prompts still need."""
     num_watermark_blocks: int = field(
-        default=0, validator=_at_least(0, "0 switches the watermark off")
+        default=0, validator=at_least(0, "0 switches the watermark off")
     )
     """Blocks that an admission must leave free once a request is running."""
     publish_at_grant: bool = _flag(False)
@@ -161,7 +160,10 @@ class SchedulerConfig:
     deliver_stale_output: bool = _flag(True)
     """Dialect: tokens of a voided step are still delivered; else dropped, and sampled again."""
     stop_at_max_tokens_in_flight: bool = _flag(True)
-    """Dialect (vLLM 0.16+, async): no step is scheduled past the one that samples the last."""
+    """Dialect (vLLM 0.16+, async): no step is scheduled past the one that samples the last token.
+
+    The test is exact for two steps in flight; with more, a surplus step may be scheduled.
+    """
     stop_order: StopOrder = field(
         default="stop_length", validator=_one_of("stop_length", "min_stop_length", "length_stop")
     )

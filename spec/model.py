@@ -22,6 +22,8 @@ from spec.interface import (
     Scheduler,
     SchedulerConfig,
     SchedulerOutput,
+    at_least,
+    is_bool,
 )
 from spec.worker import WorkerReport
 
@@ -73,15 +75,19 @@ class Environment:
 
     shapes: tuple[NewRequest, ...]
     """The menu of arrivals; id and arrival time are set when one arrives."""
-    max_live_requests: int
+    max_live_requests: int = field(
+        validator=at_least(1, "somebody must be able to arrive, so raise it")
+    )
     """The most requests alive at once; their number over time is not bounded."""
-    max_in_flight: int = 1
+    max_in_flight: int = field(
+        default=1, validator=at_least(1, "a step must be able to run, so raise it")
+    )
     """Steps in flight at once: 1 is synchronous, more needs `async_scheduling`."""
     sampled_token_ids: tuple[int, ...] = (0,)
     """The tokens that a step may sample; with a stop token among them, requests may always stop."""
-    with_aborts: bool = True
+    with_aborts: bool = field(default=True, validator=is_bool)
     """Whether clients may disconnect."""
-    max_arrivals: int = 0
+    max_arrivals: int = field(default=0, validator=at_least(0, "0 is no limit"))
     """The most requests over all time; 0 is no limit. Only to test that renaming loses nothing."""
 
     def __attrs_post_init__(self) -> None:
@@ -91,9 +97,6 @@ class Environment:
             raise ConfigError(
                 "sampled_token_ids is empty, so no step can return; name at least one token"
             )
-        for name, minimum in (("max_live_requests", 1), ("max_in_flight", 1), ("max_arrivals", 0)):
-            if getattr(self, name) < minimum:
-                raise ConfigError(f"{name}={getattr(self, name)} is below {minimum}; raise it")
         for shape in self.shapes:
             if not shape.prompt_token_ids:
                 raise ConfigError("a shape has an empty prompt; give it at least one token")
@@ -244,9 +247,6 @@ class Model:
         # Oldest first.
         self.in_flight: tuple[StepInFlight, ...] = ()
         self.num_arrivals = 0
-        # Arrivals of the menu that have been made before, by shape, number and rank.
-        self._made: dict[tuple[int, int, int], AddRequest] = {}
-        self._aborts: dict[str, FinishRequests] = {}
 
     def enabled_actions(self) -> list[Action]:
         """All that may happen next, in a fixed order."""
@@ -271,31 +271,21 @@ class Model:
         return self.make_arrival(shape, self.num_arrivals, self.num_arrivals)
 
     def make_arrival(self, shape: int, number: int, rank: int) -> AddRequest:
-        """An arrival named by its number, with its rank as its time; made once and kept."""
-        action = self._made.get((shape, number, rank))
-        if action is None:
-            new = attrs.evolve(
-                self.bounds.shapes[shape], request_id=f"r{number}", arrival_time=float(rank)
-            )
-            action = self._made[shape, number, rank] = AddRequest(new, shape)
-        return action
-
-    def share_menu(self, other: Model) -> None:
-        """Uses the actions that a model of the same environment has made."""
-        self._made = other._made
-        self._aborts = other._aborts
+        """An arrival named by its number, with its rank as its time."""
+        new = attrs.evolve(
+            self.bounds.shapes[shape], request_id=f"r{number}", arrival_time=float(rank)
+        )
+        return AddRequest(new, shape)
 
     def aborts(self) -> list[FinishRequests]:
         """One abort for each live request."""
         if not self.bounds.with_aborts:
             return []
-        return [self._make_abort(request_id) for request_id in self.live]
+        return [self.make_abort(request_id) for request_id in self.live]
 
-    def _make_abort(self, request_id: str) -> FinishRequests:
-        abort = self._aborts.get(request_id)
-        if abort is None:
-            abort = self._aborts[request_id] = FinishRequests((request_id,))
-        return abort
+    def make_abort(self, request_id: str) -> FinishRequests:
+        """The abort of one request."""
+        return FinishRequests((request_id,))
 
     def may_schedule(self) -> bool:
         """Whether another step may be put in flight."""

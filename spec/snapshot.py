@@ -15,7 +15,14 @@ from typing import Any
 
 from spec.block_pool import BlockPool
 from spec.interface import BlockContent, SchedulerOutput
-from spec.model import AddRequest, Environment, LiveRequest, Model, StepInFlight
+from spec.model import (
+    AddRequest,
+    Environment,
+    FinishRequests,
+    LiveRequest,
+    Model,
+    StepInFlight,
+)
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
 
@@ -24,7 +31,11 @@ Snapshot = tuple[Any, ...]
 
 
 class SpecModel(Model):
-    """A model whose scheduler is the reference scheduler with a pool of identities."""
+    """A model whose scheduler is the reference scheduler with a pool of identities.
+
+    In an exploration the same few names come up again and again, so it keeps the actions that it
+    has made.
+    """
 
     scheduler: ReferenceScheduler
 
@@ -37,6 +48,23 @@ class SpecModel(Model):
         self.tokens_matter = scheduler.config.enable_prefix_caching or any(
             shape.repetition_detection is not None for shape in environment.shapes
         )
+        self.kept_arrivals: dict[tuple[int, int, int], AddRequest] = {}
+        self.kept_aborts: dict[str, FinishRequests] = {}
+
+    def make_arrival(self, shape: int, number: int, rank: int) -> AddRequest:
+        """As the parent, made once."""
+        action = self.kept_arrivals.get((shape, number, rank))
+        if action is None:
+            action = super().make_arrival(shape, number, rank)
+            self.kept_arrivals[shape, number, rank] = action
+        return action
+
+    def make_abort(self, request_id: str) -> FinishRequests:
+        """As the parent, made once."""
+        action = self.kept_aborts.get(request_id)
+        if action is None:
+            action = self.kept_aborts[request_id] = super().make_abort(request_id)
+        return action
 
 
 _counters_of = attrgetter(
@@ -108,8 +136,9 @@ def _freeze_blocks(model: SpecModel, order: list[Request]) -> Snapshot:
         tuple(
             sorted(
                 [
-                    (content[0] or "", content[1], tuple([names[block_id] for block_id in ids]))
-                    for content, ids in pool.cached_blocks.items()
+                    # None cannot be sorted among salts, and differs from the empty one.
+                    (salt is not None, salt or "", token_ids, tuple([names[b] for b in ids]))
+                    for (salt, token_ids), ids in pool.cached_blocks.items()
                 ]
             )
         ),
@@ -120,7 +149,7 @@ def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
     """Builds a state of `root`'s configuration and environment from its canonical value."""
     num_running, shapes, requests, in_flight, arrivals, tokens, blocks, num_arrivals = value
     model = SpecModel(root.bounds, ReferenceScheduler(root.scheduler.config))
-    model.share_menu(root)
+    model.kept_arrivals, model.kept_aborts = root.kept_arrivals, root.kept_aborts
     scheduler = model.scheduler
     order: list[Request] = []
     ranks = {index: rank for rank, index in enumerate(arrivals)}
@@ -185,8 +214,8 @@ def _thaw_blocks(
     nameless = iter([name for name in range(pool.num_blocks) if name not in named])
     pool.free_block_queue = [(next(nameless) if name < 0 else name) + 1 for name in free]
     pool.num_free_blocks = len(pool.free_block_queue)
-    for salt, token_ids, names in published:
-        content: BlockContent = (salt or None, token_ids)
+    for is_salted, salt, token_ids, names in published:
+        content: BlockContent = (salt if is_salted else None, token_ids)
         pool.cached_blocks[content] = [name + 1 for name in names]
         for name in names:
             pool.block_hash[name + 1] = content
@@ -211,6 +240,7 @@ def save(model: SpecModel) -> Snapshot:
         [(request, request.save()) for request in scheduler.requests.values()],
         list(scheduler.running),
         list(scheduler.waiting.items),
+        list(scheduler.finished_req_ids),
         model.live,
         model.in_flight,
         model.num_arrivals,
@@ -224,14 +254,14 @@ def save(model: SpecModel) -> Snapshot:
 def rewind(model: SpecModel, saved: Snapshot) -> None:
     """Brings back the state that was saved."""
     scheduler, pool = model.scheduler, model.pool
-    requests, running, waiting, model.live, model.in_flight, *others = saved
+    requests, running, waiting, finished, model.live, model.in_flight, *others = saved
     model.num_arrivals, free, refs, hashes, cached = others
     scheduler.requests = {}
     for request, fields in requests:
         request.restore(fields)
         scheduler.requests[request.request_id] = request
     scheduler.running, scheduler.waiting.items = list(running), list(waiting)
-    scheduler.finished_req_ids = []
+    scheduler.finished_req_ids = list(finished)
     pool.free_block_queue, pool.ref_cnt = list(free), dict(refs)
     pool.num_free_blocks = len(free)
     if hashes or pool.block_hash:

@@ -25,8 +25,9 @@ CROWDED = attrs.evolve(
     environment=attrs.evolve(
         TINY.environment,
         max_live_requests=3,
+        with_aborts=False,
         shapes=[
-            attrs.evolve(TINY.environment.shapes[0], max_tokens=5, priority=priority)
+            attrs.evolve(TINY.environment.shapes[0], max_tokens=7, priority=priority)
             for priority in (1, 0)
         ],
     ),

@@ -18,7 +18,7 @@ from checkers.run import Judge, Run, select_invariants
 from checkers.trial import FAULT_RULES
 from checkers.walk import draw_action
 
-ENGINE = load_engine("fast", time_limit_s=0.5)
+ENGINE = load_engine("fast", time_limit_s=2.0)
 Method = Callable[..., Any]
 
 
@@ -39,6 +39,8 @@ class Bug:
     """The invariant that must notice."""
     source: str
     """Where it was seen; empty if we made it up."""
+    is_rare: bool
+    """Whether no short run shows it: it proves its invariant needed, and is not searched for."""
 
 
 BUGS: dict[str, Bug] = {}
@@ -52,6 +54,7 @@ def bug(
     caught_by: str,
     changes: tuple[str, ...] = (),
     source: str = "",
+    is_rare: bool = False,
 ) -> Callable[[Callable[[Method], Method]], Callable[[Method], Method]]:
     """Registers a bug under its function's name; its docstring says what goes wrong.
 
@@ -63,7 +66,7 @@ def bug(
         assert name not in BUGS, f"{name} is planted twice; choose another name"
         assert plant.__doc__, f"{name} has no docstring; say what goes wrong"
         place = change_setting(load_settings()[setting], changes, ())
-        BUGS[name] = Bug(name, plant.__doc__, plant, target, place, caught_by, source)
+        BUGS[name] = Bug(name, plant.__doc__, plant, target, place, caught_by, source, is_rare)
         return plant
 
     return register
@@ -91,10 +94,6 @@ class Sightings:
     """Of each walk that broke any: all that its first failing action broke."""
     ever: set[str] = field(factory=set)
     """All that any action broke; whatever follows from a broken state counts, too."""
-
-    def is_pinpointed_by(self, name: str) -> bool:
-        """Whether one walk broke this rule before any other."""
-        return frozenset({name}) in self.first
 
 
 def watch(setting: Setting, *, num_walks: int = 12, length: int = 120) -> Sightings:

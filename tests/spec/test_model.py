@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from spec.dialects import DIALECTS
 from spec.interface import ConfigError, EngineCoreOutput, RequestStatus, SchedulerConfig
 from spec.model import (
+    Action,
     AddRequest,
     Environment,
     FinishRequests,
     LiveRequest,
     Model,
+    Outcome,
     Schedule,
+    Transition,
     UpdateFromOutput,
     deliver,
 )
@@ -229,6 +232,50 @@ def test_deliver() -> None:
     assert ["A", "B"] == list(live)
 
 
+# ---- what was seen of an action ------------------------------------------------------------------
+
+
+def make_transition(driver: Driver, action: Action) -> Transition:
+    """Lets an action happen, and returns what was seen of it."""
+    before, live, in_flight = driver.scheduler.observe(), driver.live, driver.in_flight
+    outcome = driver.do(action)
+    after = driver.scheduler.observe()
+    return Transition(
+        action, before, after, outcome, live, driver.live, in_flight, driver.in_flight
+    )
+
+
+@given(configs(), choices)
+def test_transition_shows_who_moved(config: SchedulerConfig, walk_choices: list[int]) -> None:
+    """Who was admitted or preempted can be seen from outside, also if no engine says so."""
+    driver = make_driver_for_walks(config)
+    for _ in walk(driver, walk_choices):
+        if not driver.may_schedule():
+            continue
+        seen = make_transition(driver, Schedule())
+        output = seen.outcome.output
+        assert output is not None
+        reported = output.preempted_req_ids
+        assert reported == seen.preempted
+        assert list(seen.starts) == [*output.scheduled_new_reqs, *output.scheduled_cached_reqs]
+        assert [name for name in driver.running if name in seen.before.waiting] == seen.admitted
+        assert driver.scheduler.observe().ref_cnt == seen.num_holders
+
+        silent = evolve(seen, outcome=Outcome(output=evolve(output, preempted_req_ids=[])))
+        assert sorted(reported) == sorted(silent.preempted)
+        if config.policy == "fcfs":
+            assert reported == silent.preempted
+
+
+def test_transition_of_another_action_shows_nobody() -> None:
+    """Only a step admits or preempts; when a request is ended its blocks have no holder."""
+    driver = Driver(make_config(), make_request("A", 1))
+    driver.schedule()
+    seen = make_transition(driver, FinishRequests(("A",)))
+    assert ({}, [], [], {}) == (seen.starts, seen.preempted, seen.admitted, seen.num_holders)
+    assert (["A"], []) == (list(seen.live), list(seen.live_after))
+
+
 # ---- bounds that make no sense -------------------------------------------------------------------
 
 
@@ -240,9 +287,15 @@ def test_deliver() -> None:
             {"sampled_token_ids": ()},
             "sampled_token_ids is empty, so no step can return; name at least one token",
         ),
-        ({"max_live_requests": 0}, "max_live_requests=0 is below 1; raise it"),
-        ({"max_in_flight": 0}, "max_in_flight=0 is below 1; raise it"),
-        ({"max_arrivals": -1}, "max_arrivals=-1 is below 0; raise it"),
+        (
+            {"max_live_requests": 0},
+            "max_live_requests=0 is below 1; somebody must be able to arrive, so raise it",
+        ),
+        (
+            {"max_in_flight": 0},
+            "max_in_flight=0 is below 1; a step must be able to run, so raise it",
+        ),
+        ({"max_arrivals": -1}, "max_arrivals=-1 is below 0; 0 is no limit"),
         (
             {"shapes": (make_request("", ()),)},
             "a shape has an empty prompt; give it at least one token",

@@ -24,6 +24,24 @@ def a_shared_block_has_one_holder(original: Method) -> Method:
 
 
 @bug(
+    target="impl.scheduler:FastScheduler._has_room_for",
+    setting="prefix",
+    caught_by="ref_cnt_counts_holders",
+    source="vLLM #11562",
+)
+def a_refused_request_pins_its_hit(original: Method) -> Method:
+    """Hit blocks get a holder before room is looked for, and keep it if there is none."""
+
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        has_room = bool(original(self, request, num_tokens, hit))
+        if not has_room:
+            self.block_pool.touch(hit.block_ids)
+        return has_room
+
+    return _has_room_for
+
+
+@bug(
     target="impl.block_pool:BlockPool.touch",
     setting="prefix",
     caught_by="no_block_is_free_and_held",

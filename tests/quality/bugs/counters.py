@@ -26,6 +26,24 @@ def a_plain_token_counts_as_a_rejected_draft(original: Method) -> Method:
 
 
 @bug(
+    target="impl.scheduler:FastScheduler._has_room_for",
+    setting="prefix",
+    caught_by="counters_are_monotone",
+    source="vLLM #18631",
+)
+def a_refused_request_keeps_its_hit(original: Method) -> Method:
+    """The hit of a request that is refused counts as computed, though it holds no block."""
+
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        has_room = bool(original(self, request, num_tokens, hit))
+        if not has_room:
+            request.num_computed_tokens = len(hit.block_ids) * self.config.block_size
+        return has_room
+
+    return _has_room_for
+
+
+@bug(
     target="impl.scheduler:FastScheduler._preempt",
     setting="plain",
     caught_by="preemptions_are_counted",
@@ -42,7 +60,7 @@ def a_preemption_counts_twice(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._preempt",
-    setting="plain",
+    setting="tiny",
     caught_by="token_counts_follow_the_client",
     source="vllm-ascend #11334",
 )
@@ -62,6 +80,7 @@ def outputs_become_prompt(original: Method) -> Method:
     changes=("wait_for_stale_output=false",),
     caught_by="computed_is_within_tokens",
     source="vLLM #49860",
+    is_rare=True,
 )
 def one_result_fills_all_placeholders(original: Method) -> Method:
     """A sampled token fills the placeholders of all steps in flight, not of its own only."""
@@ -106,3 +125,20 @@ def a_chunk_stays_in_flight(original: Method) -> Method:
         return sent
 
     return _settle
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._admit",
+    setting="deep-prefix",
+    changes=("num_blocks=24",),
+    caught_by="computed_is_within_tokens",
+    source="nano-vllm #210",
+)
+def the_hit_is_not_subtracted(original: Method) -> Method:
+    """What a request has to compute is worked out before its hit is known."""
+
+    def _admit(self: Any, request: Any, start: int, num_new_tokens: int, hit: Any) -> None:
+        num_new_tokens = min(request.num_tokens, self.token_budget)
+        original(self, request, start, num_new_tokens, hit)
+
+    return _admit

@@ -30,6 +30,7 @@ def a_grant_costs_nothing(original: Method) -> Method:
     setting="deep-first-chunk",
     changes=("max_num_scheduled_tokens=4", "long_prefill_token_threshold=1"),
     caught_by="token_budget_is_kept",
+    is_rare=True,
 )
 def whoever_preempts_takes_all_it_can(original: Method) -> Method:
     """Once a step has preempted, a request gets as much of its gap as there are blocks for."""
@@ -92,8 +93,7 @@ def the_threshold_is_never_read(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._admit",
-    setting="plain",
-    changes=("scheduler_reserve_full_isl=false",),
+    setting="tiny",
     caught_by="grants_are_maximal",
     source="vllm-ascend #822",
 )
@@ -120,23 +120,6 @@ def one_step_past_max_tokens(original: Method) -> Method:
         return False
 
     return _samples_its_last_token
-
-
-@bug(
-    target="impl.scheduler:FastScheduler._schedule_running",
-    setting="deep-vllm-0-16",
-    caught_by="scheduled_requests_run",
-)
-def whoever_gets_nothing_is_named(original: Method) -> Method:
-    """A step names the running requests for which no budget is left, with 0 tokens."""
-
-    def _schedule_running(self: Any) -> None:
-        original(self)
-        for request in self.running:
-            if request.request_id not in self.output.num_scheduled_tokens:
-                self._grant_running(request, 0, 0)
-
-    return _schedule_running
 
 
 @bug(
@@ -187,3 +170,23 @@ def somebody_is_preempted_for_nothing(original: Method) -> Method:
         return bool(original(self, request, num_new_blocks))
 
     return _make_room_for
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._schedule_next_running",
+    setting="priority",
+    caught_by="same_as_spec",
+    source="vLLM #26765",
+)
+def a_self_preemption_ends_the_pass(original: Method) -> Method:
+    """Once a request has preempted itself, those behind it get nothing.
+
+    Only lockstep sees it: what a preemption leaves of a budget may go to waste, and engines differ
+    on how much does.
+    """
+
+    def _schedule_next_running(self: Any) -> bool:
+        request = self.running[self.req_index]
+        return bool(original(self)) and request.request_id not in self.output.preempted_req_ids
+
+    return _schedule_next_running

@@ -11,6 +11,61 @@ from tests.quality.planting import Method, bug
 @bug(
     target="impl.block_pool:BlockPool.find_longest_cache_hit",
     setting="prefix",
+    caught_by="scheduled_requests_run",
+    source="nano-vllm #144",
+)
+def a_full_hit_leaves_nothing_to_compute(original: Method) -> Method:
+    """A request whose tokens are all cached has none to compute, and so none to sample from."""
+
+    def find_longest_cache_hit(self: Any, request: Any) -> Any:
+        request.num_tokens += 1
+        hit = original(self, request)
+        request.num_tokens -= 1
+        return hit
+
+    return find_longest_cache_hit
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._has_room_for",
+    setting="prefix",
+    caught_by="admitted_sequences_fit",
+    source="TensorRT-LLM #11731",
+)
+def a_free_hit_block_counts_twice(original: Method) -> Method:
+    """Hit blocks that nobody holds lower the demand, and still count as free."""
+
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        return bool(original(self, request, num_tokens, CacheHit(hit.block_ids, 0)))
+
+    return _has_room_for
+
+
+@bug(
+    target="impl.block_pool:BlockPool.free",
+    setting="prefix",
+    caught_by="same_as_spec",
+    source="inference-sim #1057",
+)
+def a_freed_block_cannot_be_found(original: Method) -> Method:
+    """A block that nobody holds is forgotten by the prefix cache at once, not when it is reused.
+
+    Only lockstep sees it: a cache may forget, it must not lie.
+    """
+
+    def free(self: Any, request: Any) -> None:
+        block_ids = request.block_ids
+        original(self, request)
+        for block_id in reversed(block_ids):
+            if self.ref_cnt[block_id] == 0:
+                self._maybe_evict_cached_block(block_id)
+
+    return free
+
+
+@bug(
+    target="impl.block_pool:BlockPool.find_longest_cache_hit",
+    setting="prefix",
     caught_by="steps_read_what_was_written",
     source="vLLM #44701",
 )

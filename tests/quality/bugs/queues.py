@@ -33,13 +33,15 @@ def a_small_request_overtakes(original: Method) -> Method:
     caught_by="no_admission_after_preemption",
 )
 def a_step_preempts_and_admits(original: Method) -> Method:
-    """Pass 2 runs in a step that has preempted somebody."""
+    """A step that has preempted somebody admits others, though not its victims."""
 
     def schedule(self: Any) -> Any:
         self._begin_step()
         self._schedule_running()
         self._publish_granted()
-        self._schedule_waiting()
+        head = next(iter(self.waiting), None)
+        if head is not None and head.request_id not in self.output.preempted_req_ids:
+            self._schedule_waiting()
         self._publish_granted()
         return self._end_step()
 
@@ -48,7 +50,7 @@ def a_step_preempts_and_admits(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._admit",
-    setting="plain",
+    setting="tiny",
     caught_by="requests_are_conserved",
     source="inference-sim #183",
 )
@@ -110,7 +112,7 @@ def the_first_is_preempted(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._take_back",
-    setting="deep-priority-prefix",
+    setting="publish-corrected",
     caught_by="victims_keep_only_their_tokens",
     source="vLLM #23347",
 )
@@ -143,6 +145,7 @@ def a_victim_still_counts_as_computed(original: Method) -> Method:
 @bug(
     target="impl.scheduler:FastScheduler._preempt",
     setting="async",
+    changes=("wait_for_stale_output=false",),
     caught_by="victims_keep_only_their_tokens",
     source="vLLM #48245",
 )
@@ -175,19 +178,17 @@ def an_abort_spares_whoever_waits(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler.finish_requests",
-    setting="plain",
+    setting="async",
+    changes=("wait_for_stale_output=false",),
     caught_by="an_abort_ends_at_once",
 )
-def an_abort_moves_a_neighbour(original: Method) -> Method:
-    """After an abort somebody else's last block is moved to another place."""
+def an_abort_voids_the_step_of_others(original: Method) -> Method:
+    """An abort drops the placeholders of everybody who has one, as if no token were to come."""
 
     def finish_requests(self: Any, request_ids: list[str], finished_status: RequestStatus) -> None:
         original(self, request_ids, finished_status)
-        pool = self.block_pool
-        for request in self.running[:1]:
-            if request.block_ids and pool.num_free_blocks:
-                moved = request.block_ids[-1:]
-                request.block_ids[-1:] = pool.get_new_blocks(1)
-                pool.free_blocks(moved)
+        for request in self.running:
+            if request.num_output_placeholders == 1:
+                request.num_output_placeholders = 0
 
     return finish_requests

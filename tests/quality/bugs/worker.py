@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spec.interface import RequestStatus
 from tests.quality.planting import Method, bug
 
 
@@ -26,8 +27,25 @@ def a_new_request_is_sent_without_its_hit_blocks(original: Method) -> Method:
 
 
 @bug(
+    target="impl.scheduler:FastScheduler._admit",
+    setting="tiny",
+    caught_by="steps_read_what_was_written",
+    source="nano-vllm #145",
+)
+def a_resumed_request_computes_its_last_token_only(original: Method) -> Method:
+    """A request that comes back from a preemption goes on as if its blocks still held its KV."""
+
+    def _admit(self: Any, request: Any, start: int, num_new_tokens: int, hit: Any) -> None:
+        if request.status == RequestStatus.PREEMPTED:
+            start, num_new_tokens = request.num_tokens - 1, 1
+        original(self, request, start, num_new_tokens, hit)
+
+    return _admit
+
+
+@bug(
     target="impl.scheduler:FastScheduler._end_step",
-    setting="deep-async-priority-prefix",
+    setting="async",
     caught_by="finished_ids_are_told_once",
     source="vLLM #6266",
 )

@@ -1,0 +1,60 @@
+"""No invariant without a bug that it catches: what nothing would miss only costs time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spec.registry import INVARIANTS
+from tests.quality import bugs  # noqa: F401, importing it registers the bugs
+from tests.quality.planting import BUGS, Sightings, planted, watch
+
+LATER = {
+    "ref_cnt_counts_holders": "a block that is counted wrongly is lost, or becomes free while held",
+    "no_block_is_free_and_held": "a block that is free while held is handed out to somebody else",
+    "no_step_overwrites_kv": "whoever needs what was overwritten reads it sooner or later",
+    "requests_are_conserved": "a request that is in no queue, or in two, falls out of the others",
+    "diff_is_sufficient": "a worker that lost track writes nothing, and others read it",
+}
+"""Invariants whose bugs others notice, too, but not before them; and what the others notice."""
+
+IMPLIED = {
+    "input_budget_is_kept": "the token budget is never above it, until drafts count on it as well",
+}
+"""Invariants that another one always speaks with, and why they are kept all the same."""
+
+
+def catchers(name: str, is_enough: Callable[[Sightings], bool]) -> list[str]:
+    """The first bug of an invariant that shows itself in a way that is enough, if any does."""
+    for wrong in BUGS.values():
+        if wrong.caught_by == name:
+            with planted(wrong):
+                seen = watch(wrong.setting)
+            if is_enough(seen):
+                return [wrong.name]
+    return []
+
+
+@pytest.mark.parametrize("name", INVARIANTS.keys() - LATER.keys() - IMPLIED.keys())
+def test_only_it_sees_the_bug(name: str) -> None:
+    """For each invariant there is a bug that breaks it and no other, however long the run."""
+    assert catchers(name, lambda seen: seen.ever == {name}) != []
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_it_sees_the_bug_first(name: str) -> None:
+    """For the others there is one that breaks them before it breaks anything else."""
+    assert catchers(name, lambda seen: frozenset({name}) in seen.first) != []
+
+
+@pytest.mark.parametrize("name", IMPLIED)
+def test_it_sees_a_bug(name: str) -> None:
+    """For those that are implied there is at least one that breaks them."""
+    assert catchers(name, lambda seen: name in seen.ever) != []
+
+
+def test_exceptions_are_invariants() -> None:
+    """Each exception above names an invariant, and once."""
+    named = [*LATER, *IMPLIED]
+    assert sorted(set(named) & INVARIANTS.keys()) == sorted(named)
