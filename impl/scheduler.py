@@ -462,14 +462,18 @@ class FastScheduler:
 def observe_request(request: Request) -> RequestObservation:
     """Shows a request."""
     return RequestObservation(
-        status=request.status.name,
-        num_prompt_tokens=request.num_prompt_tokens,
-        num_tokens=request.num_tokens,
-        num_output_tokens=request.num_output_tokens,
-        num_computed_tokens=request.num_computed_tokens,
-        num_preemptions=request.num_preemptions,
-        num_output_placeholders=request.num_output_placeholders,
-        num_in_flight_tokens=request.num_in_flight_tokens,
-        block_ids=list(request.block_ids),
-        num_stale_output_tokens=request.num_stale_output_tokens,
+        STATUS_NAMES[request.status],
+        request.num_prompt_tokens,
+        request.num_tokens,
+        request.num_output_tokens,
+        request.num_computed_tokens,
+        request.num_preemptions,
+        request.num_output_placeholders,
+        request.num_in_flight_tokens,
+        list(request.block_ids),
+        request.num_stale_output_tokens,
     )
+
+
+STATUS_NAMES = {status: status.name for status in RequestStatus}
+"""An enum member works its name out anew each time."""

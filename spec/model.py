@@ -6,6 +6,7 @@ books that the checks need: who is alive with which tokens, and which steps are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from itertools import product
 
@@ -272,10 +273,7 @@ class Model:
 
     def make_arrival(self, shape: int, number: int, rank: int) -> AddRequest:
         """An arrival named by its number, with its rank as its time."""
-        new = attrs.evolve(
-            self.bounds.shapes[shape], request_id=f"r{number}", arrival_time=float(rank)
-        )
-        return AddRequest(new, shape)
+        return AddRequest(_arrive(self.bounds.shapes[shape], number, rank), shape)
 
     def aborts(self) -> list[FinishRequests]:
         """One abort for each live request."""
@@ -365,6 +363,12 @@ class Model:
         self.live = {
             name: live for name, live in self.live.items() if name not in action.request_ids
         }
+
+
+@functools.lru_cache(maxsize=4096)
+def _arrive(shape: NewRequest, number: int, rank: int) -> NewRequest:
+    """A request of the menu under its name; the same few come up in walk after walk."""
+    return attrs.evolve(shape, request_id=f"r{number}", arrival_time=float(rank))
 
 
 def deliver(
