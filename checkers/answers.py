@@ -44,7 +44,7 @@ def find_faults(value: Any, kind: Any, place: str) -> Iterator[str]:
 
 def _find_in_object(value: Any, kind: Any, place: str) -> Iterator[str]:
     if not isinstance(value, kind):
-        yield f"{place} is {describe(value)}, expected a {kind.__name__}"
+        yield f"{place} is {describe(value)}, expected {kind.__name__}"
         return
     for name, field_kind in fields_of(kind):
         yield from find_faults(getattr(value, name), field_kind, f"{place}.{name}")
@@ -83,4 +83,4 @@ def describe(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str):
         text = repr(value)
         return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-    return f"a {type(value).__name__}"
+    return f"of type {type(value).__name__}"

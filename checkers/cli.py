@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from checkers.configs import Setting
-    from checkers.engines import Engine
     from checkers.progress import Progress
     from checkers.report import Check
 
@@ -48,6 +47,9 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except HarnessError as error:
             click.echo(f"schedcheck: {error}", err=True)
+            sys.exit(2)
+        except MemoryError:
+            click.echo("schedcheck: out of memory; choose a smaller configuration", err=True)
             sys.exit(2)
         except KeyboardInterrupt:
             click.echo("schedcheck: Ctrl-C", err=True)
@@ -143,7 +145,7 @@ LENGTH = click.option(
 @click.option(
     "--recordings",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True),
     help="Recorded runs of a real engine, files or folders: held against the spec, and the "
     "engine led along them.",
 )
@@ -161,12 +163,13 @@ def verify(
     """The main job: explores the spec, leads ENGINE beside it, and validates recorded runs."""
 
     def checks(progress: Progress) -> Iterator[Check]:
-        from checkers import commands
+        from checkers import commands, commands_recordings
         from checkers.engines import load_engine
         from checkers.explore import Budget
         from checkers.search import Plan
 
         tested = load_engine(engine, engine_timeout)
+        paths = commands_recordings.find_recordings(recordings) if recordings else []
         used = _settings((), "verify")
         for setting in used:
             if "explore" in setting.used_by:
@@ -176,23 +179,13 @@ def verify(
             yield commands.explore(tested, tiny, Budget(), progress, out)
         walked = [setting for setting in used if "search" in setting.used_by]
         yield commands.walk(tested, walked, Plan(num_walks=walks, seed=seed), progress, out)
-        if recordings:
-            yield from _check_recordings(tested, recordings, progress, out)
+        yield from commands_recordings.validate_recordings(paths, progress)
+        yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
 
     scope = "the spec is explored in small settings only, and walks are samples"
     if not recordings:
         scope += "; no recordings were given (--recordings)"
     _report("verify", checks, form, scope)
-
-
-def _check_recordings(
-    engine: Engine, recordings: tuple[Path, ...], progress: Progress, out: Path
-) -> Iterator[Check]:
-    from checkers import commands_recordings
-
-    paths = commands_recordings.find_recordings(recordings)
-    yield from commands_recordings.validate_recordings(paths, progress)
-    yield from commands_recordings.lockstep_runs(engine, paths, progress, out)
 
 
 @main.command()

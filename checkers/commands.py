@@ -63,7 +63,7 @@ def _explore_spec(
         _expect_same_breach(found.breaches[0].name, trial)
         example = _make_counterexample(engine, setting, trial)
     rate = _rate(found.num_unique, found.cpu_s)
-    path, unwritten = _write(example, out)
+    path, unwritten = try_to_write(example, out)
     return Check(
         title=title,
         verdict=found.verdict,
@@ -109,7 +109,7 @@ def _explore_engine(
     verdict: Verdict = "holds" if found.is_complete else "undetermined"
     if example is not None or findings:
         verdict = "violated"
-    path, unwritten = _write(example, out)
+    path, unwritten = try_to_write(example, out)
     return Check(
         title=title,
         verdict=verdict,
@@ -142,7 +142,7 @@ def walk(
         )
 
     found = search(engine, settings, plan, on_walk)
-    path, unwritten = _write(found.counterexample, out)
+    path, unwritten = try_to_write(found.counterexample, out)
     return Check(
         title=f"search  {engine.name}  {' '.join(found.settings)}  seed={plan.seed}",
         verdict=found.verdict,
@@ -301,7 +301,9 @@ def _expect_same_breach(name: str | None, trial: Trial) -> None:
         )
 
 
-def _write(found: Counterexample | None, out: Path | None) -> tuple[Path | None, tuple[str, ...]]:
+def try_to_write(
+    found: Counterexample | None, out: Path | None
+) -> tuple[Path | None, tuple[str, ...]]:
     """Returns where a counterexample was written; if it cannot be, the report alone holds it."""
     if found is None or out is None:
         return None, ()

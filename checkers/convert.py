@@ -47,19 +47,19 @@ def _is_a_row(kind: Any) -> bool:
 def structure_int(value: Any, kind: Any) -> int:
     """A whole number. Raises `ValueError` for anything else."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is not a whole number; write one")
+        raise ValueError(f"{shown(value)} is not a whole number; give one")
     return value
 
 
 def _structure_float(value: Any, kind: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(f"{shown(value)} is not a number; write one")
+        raise ValueError(f"{shown(value)} is not a number; give one")
     return float(value)
 
 
 def _structure_bool(value: Any, kind: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is neither true nor false; write one of them")
+        raise ValueError(f"{shown(value)} is neither true nor false; say one of them")
     return value
 
 
@@ -100,7 +100,7 @@ def _only(expected: type, words: str, structure: Callable[..., Any]) -> Hook:
 
     def structure_only(value: Any, kind: Any) -> Any:
         if not isinstance(value, expected):
-            raise ValueError(f"{shown(value)} is not {words}; write one")
+            raise ValueError(f"{shown(value)} is not {words}; give one")
         return structure(value, kind)
 
     return structure_only

@@ -73,7 +73,10 @@ class Counterexample:
     num_actions_found: int
     """How long the run was before it was shrunk."""
     is_shortest: bool
-    """Whether a complete breadth-first search has shown that no shorter run breaks the rule."""
+    """Whether a complete breadth-first search has found no shorter run that breaks the rule.
+
+    For the specification that is a proof; of an engine it has seen one path to each state.
+    """
     config: SchedulerConfig
     max_in_flight: int
     lockstep: bool
@@ -274,7 +277,7 @@ def _make_by_number_hook(kind: Any, converter: cattrs.Converter) -> Hook:
 
     def structure_by_number(value: Any, _: Any) -> Any:
         if not isinstance(value, dict):
-            raise ValueError(f"{shown(value)} is not an object with fields; write one")
+            raise ValueError(f"{shown(value)} is not an object with fields; give one")
         return structure({_structure_key(key): item for key, item in value.items()}, kind)
 
     return structure_by_number
@@ -283,7 +286,7 @@ def _make_by_number_hook(kind: Any, converter: cattrs.Converter) -> Hook:
 def _structure_key(key: str) -> int:
     number = int(key) if key.removeprefix("-").isdecimal() else None
     if str(number) != key:
-        raise ValueError(f"key {shown(key)} is not a whole number; write one")
+        raise ValueError(f"key {shown(key)} is not a whole number; give one")
     return int(key)
 
 

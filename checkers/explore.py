@@ -162,12 +162,12 @@ class Explorer:
             elif not self.judge_all:
                 continue
             seen = view.transition(action)
-            self.judge.look(seen)
             breaches = list(self.judge.breaches(seen, is_known_state=is_known_state))
             if breaches:
                 self.found.breaches = breaches
                 self.found.actions = self.path_to(state, number)
                 return
+            self.judge.look(seen)
 
     def path_to(self, state: Snapshot, number: int) -> list[Action]:
         """The run through `state` and its action `number`, from the empty scheduler."""

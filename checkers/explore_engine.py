@@ -158,12 +158,13 @@ class EngineExplorer:
                 if lockstep is not None:
                     lockstep.step(seen)
             seen = run.step(last)
-            self.judge.look(seen)
             broken = {breach.name for breach in self.judge.breaches(seen)}
             difference = None if lockstep is None else lockstep.step(seen)
+            if not broken:
+                self.judge.look(seen)
         except EngineFault as fault:
             return {fault.name}
-        except Exception:  # noqa: BLE001  (a plain run of the same path tells what it is)
+        except Exception:  # noqa: BLE001  (a plain run tells whose fault it is, and raises if ours)
             return {"engine_answers"}
         return broken if difference is None else broken | {difference.name}
 

@@ -53,6 +53,8 @@ class Lockstep:
         self.spec = Model(None, self.scheduler)
         self.outcome = Outcome()
         """What the specification answered to the last action."""
+        self.before = self.after = self.scheduler.observe()
+        """The specification around the last action."""
         # None while every block has the same name on both sides.
         self.names: BlockNames | None = None
         self.exact_ids = exact_ids
@@ -61,7 +63,8 @@ class Lockstep:
     def step(self, seen: Transition) -> Breach | None:
         """Does the same action on the specification; returns how the engine differs from it."""
         self.outcome = self.spec.do(seen.action)
-        output, expected = as_told(seen, self.outcome.output, self.scheduler.observe())
+        self.before, self.after = self.after, self.scheduler.observe()
+        output, expected = as_told(seen, self.outcome.output, self.after)
         outcome = Outcome(output, self.outcome.results)
         if self.names is None and is_same(seen, outcome, expected):
             return None
@@ -87,7 +90,7 @@ class Lockstep:
         ours: Names = None
         if not self.exact_ids:
             names = self.names = self.names or BlockNames.identity(seen.before)
-            yield from names.match(seen.after, expected)
+            yield from names.match(seen.after, self.before, expected)
             theirs, ours = names.to_spec, names.of_spec()
         if seen.outcome.output is not None and outcome.output is not None:
             yield from compare(
@@ -147,28 +150,51 @@ class BlockNames:
         """The specification's blocks that have a part, under their own names."""
         return {block_id: block_id for block_id in self.to_spec.values()}
 
-    def match(self, seen: Observation, expected: Observation) -> Iterator[str]:
+    def match(self, seen: Observation, before: Observation, expected: Observation) -> Iterator[str]:
         """Forgets blocks without a part, and pairs new ones by their places in the block tables.
 
-        Yields where a place is taken by a block that already plays another part.
+        A part ends when the specification (`before`, `expected`) gives its block back; if that is
+        taken again in the same step, both blocks may play any part. Yields where a place is taken
+        by a block that plays another part.
         """
+        fixed = find_parts_that_go_on(before, expected)
         ours, theirs = parts(expected), parts(seen)
         self.to_spec = {e: s for e, s in self.to_spec.items() if e in theirs or s in ours}
-        taken = {s: e for e, s in self.to_spec.items()}
         for request_id, request in seen.requests.items():
             if request_id not in expected.requests:
                 continue
             table = expected.requests[request_id].block_ids
             pairs = zip(request.block_ids, table, strict=False)
             for index, (theirs_id, ours_id) in enumerate(pairs):
-                if theirs_id not in self.to_spec and ours_id not in taken:
-                    self.to_spec[theirs_id] = ours_id
-                    taken[ours_id] = theirs_id
-                elif self.to_spec.get(theirs_id) != ours_id:
+                part = self.to_spec.get(theirs_id)
+                if part == ours_id:
+                    fixed.add(ours_id)
+                    continue
+                if part in fixed or ours_id in fixed:
                     yield (
                         f"requests.{request_id}.block_ids[{index}]: the engine has block "
                         f"{theirs_id}, which does not play the part of the spec's block {ours_id}"
                     )
+                    continue
+                self.to_spec = {e: s for e, s in self.to_spec.items() if s != ours_id}
+                self.to_spec[theirs_id] = ours_id
+                fixed.add(ours_id)
+
+
+def find_parts_that_go_on(before: Observation, after: Observation) -> set[int]:
+    """Blocks of the specification that keep a holder or their content."""
+    blocks = {b for b in after.cached_block_ids if content(after, b) == content(before, b)}
+    for name, request in before.requests.items():
+        if name in after.requests:
+            blocks.update(set(request.block_ids).intersection(after.requests[name].block_ids))
+    return blocks
+
+
+def content(seen: Observation, block_id: int) -> object:
+    """What a block is found by; just whether it is found where that is not told."""
+    if seen.block_contents is None:
+        return block_id in seen.cached_block_ids
+    return seen.block_contents.get(block_id)
 
 
 def parts(seen: Observation) -> set[int]:
@@ -193,6 +219,11 @@ def view(seen: Observation, names: Names) -> dict[str, Any]:
         "free_block_ids": view_set(seen.free_block_ids, names),
         "ref_cnt": dict(zip(rename(seen.ref_cnt, names), seen.ref_cnt.values(), strict=True)),
         "cached_block_ids": view_set(seen.cached_block_ids, names),
+        "block_contents": None
+        if seen.block_contents is None
+        else dict(
+            zip(rename(seen.block_contents, names), seen.block_contents.values(), strict=True)
+        ),
         "finished_req_ids": sorted(seen.finished_req_ids),
     }
 

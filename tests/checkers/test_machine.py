@@ -17,21 +17,7 @@ from spec.scheduler import ReferenceScheduler
 
 MAX_ACTIONS = 12
 TINY = load_setting("tiny")
-# More requests than seats, and victims that were scheduled before the request they yield to.
-CROWDED = attrs.evolve(
-    TINY,
-    name="crowded",
-    scheduler=attrs.evolve(TINY.scheduler, policy="priority"),
-    environment=attrs.evolve(
-        TINY.environment,
-        max_live_requests=3,
-        with_aborts=False,
-        shapes=[
-            attrs.evolve(TINY.environment.shapes[0], max_tokens=7, priority=priority)
-            for priority in (1, 0)
-        ],
-    ),
-)
+PLAIN = load_setting("plain")
 
 
 # ---- engines, most of them broken ----------------------------------------------------------------
@@ -54,11 +40,11 @@ class KeepsWhatIsComputed(ReferenceScheduler):
         victim.num_computed_tokens = num_computed_tokens
 
 
-class TakesNothingBack(ReferenceScheduler):
-    """Preempts a request that this step has scheduled, and computes it all the same."""
+class PreemptsTheFirst(ReferenceScheduler):
+    """Preempts the request that has run for the longest time."""
 
-    def _take_back(self, victim):
-        pass
+    def _choose_victim(self):
+        return self.running[0]
 
 
 class HasOneSeatTooMany(ReferenceScheduler):
@@ -167,12 +153,12 @@ def test_our_engines_pass(engine):
     [
         (ForgetsLastBlock, TINY, "ref_cnt_counts_holders", "has ref_cnt=1, however 0 block tables"),
         (KeepsWhatIsComputed, TINY, "victims_keep_only_their_tokens", "with num_computed_tokens="),
-        (TakesNothingBack, CROWDED, "victims_keep_only_their_tokens", "however the step computes"),
-        (HasOneSeatTooMany, CROWDED, "max_num_seqs_is_kept", "3 requests run, max_num_seqs=2"),
+        (PreemptsTheFirst, TINY, "victims_are_the_last_served", "r0 is preempted, however r1 is"),
+        (HasOneSeatTooMany, PLAIN, "max_num_seqs_is_kept", "4 requests run, max_num_seqs=3"),
         (TellsTwice, TINY, "finished_ids_are_told_once", "r0"),
         (AnswersTheDead, TINY, "outputs_go_to_the_living", "r0"),
         (Raises, TINY, "engine_raises", "schedule raised RuntimeError: no idea how to preempt r"),
-        (SaysNothing, TINY, "engine_answers", "None, expected a SchedulerOutput"),
+        (SaysNothing, TINY, "engine_answers", "schedule() is None"),
     ],
 )
 def test_a_planted_fault_is_found_and_shrunk(engine, setting, rule, evidence):
@@ -228,16 +214,15 @@ def run_and_watch(setting, **profile):
 
 def test_runs_reach_what_the_setting_is_for():
     """A few dozen runs of "plain" meet all that it is for, but for the rarest of its events."""
-    wanted = {*load_setting("plain").witnesses} - {"abort_while_preempted"}
-    machines = run_and_watch("plain", max_examples=60, stateful_step_count=40)
+    wanted = {*PLAIN.witnesses} - {"abort_while_preempted"}
+    machines = run_and_watch(PLAIN, max_examples=60, stateful_step_count=40)
     reached = sum((machine.judge.witnesses for machine in machines), Counter())
     assert wanted - {*reached} == set()
 
 
 def test_a_run_goes_on_when_nothing_is_left_to_do():
     """Idle steps follow the last request's end, and tell the worker that it has finished."""
-    plain = load_setting("plain")
-    alone = attrs.evolve(plain, environment=attrs.evolve(plain.environment, max_arrivals=1))
+    alone = attrs.evolve(PLAIN, environment=attrs.evolve(PLAIN.environment, max_arrivals=1))
     machines = run_and_watch(alone, max_examples=20)
     idle = [
         step.outcome.output.finished_req_ids
@@ -253,12 +238,12 @@ def test_a_run_goes_on_when_nothing_is_left_to_do():
 @settings(max_examples=1)
 def test_what_was_broken_before_a_fault_is_the_finding(nothing):
     """An engine that breaks a rule and then raises is reported for the rule, up to that action."""
-    machine = scheduler_machine(BreaksThenRaises, [CROWDED])()
-    machine.begin("crowded", [0, 0, 0])
+    machine = scheduler_machine(BreaksThenRaises, ["plain"])()
+    machine.begin("plain", [0, 0, 0, 0])
     with pytest.raises(AssertionError, match=r"error\[max_num_seqs_is_kept\]") as caught:
         machine.engine_step([], 0)
     machine.teardown()
-    assert num_actions(str(caught.value)) == 4
+    assert num_actions(str(caught.value)) == 5
 
 
 def test_without_a_name_all_settings_of_the_machine_are_on_the_menu():

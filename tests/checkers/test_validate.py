@@ -123,6 +123,8 @@ def test_any_run_of_the_specification_is_accepted(data, walk_choices):
         action = actions[choice % len(actions)]
         outcome = model.do(action)
         documents.append(write_event(action, outcome, model.scheduler.observe()))
+        if release == "0.11.0" and "output" in documents[-1]:
+            documents[-1]["output"]["preempted_req_ids"] = []  # It names no victims.
     for exact_ids in (False, True):
         # As JSON, so that nothing is shared with the run.
         assert validate(reread(documents), exact_ids=exact_ids).rejection is None

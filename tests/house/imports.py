@@ -37,7 +37,10 @@ RULES = {
         ("checkers", "spec"),
         ("attr", "attrs", "cattrs", "click", "hypothesis", "pytest", "rich"),
     ),
-    "proofs": Rule(("proofs", "spec"), ("attr", "attrs", "z3")),
+    "proofs": Rule(
+        ("proofs", "spec", "checkers.explain", "checkers.progress"),
+        ("attr", "attrs", "click", "cvc5", "rich", "z3"),
+    ),
     "gpu_conformance": Rule(
         ("gpu_conformance", "spec", "impl", "checkers"),
         ("attr", "attrs", "cattrs", "click", "hypothesis", "rich", "torch"),

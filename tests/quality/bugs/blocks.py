@@ -57,6 +57,20 @@ def a_hit_block_stays_free(original: Method) -> Method:
 
 
 @bug(
+    target="impl.free_block_queue:FreeBlockQueue.prepend_n",
+    setting="plain",
+    caught_by="blocks_are_conserved",
+)
+def a_freed_block_gets_lost(original: Method) -> Method:
+    """Of three blocks that become free together, one does not reach the free queue."""
+
+    def prepend_n(self: Any, block_ids: list[int]) -> None:
+        original(self, block_ids[:2])
+
+    return prepend_n
+
+
+@bug(
     target="impl.block_pool:BlockPool.free",
     setting="plain",
     caught_by="blocks_are_conserved",
@@ -69,20 +83,6 @@ def free_forgets_a_block(original: Method) -> Method:
         original(self, request)
 
     return free
-
-
-@bug(
-    target="impl.free_block_queue:FreeBlockQueue.prepend_n",
-    setting="plain",
-    caught_by="blocks_are_conserved",
-)
-def a_freed_block_gets_lost(original: Method) -> Method:
-    """Of three blocks that become free together, one does not reach the free queue."""
-
-    def prepend_n(self: Any, block_ids: list[int]) -> None:
-        original(self, block_ids[:2])
-
-    return prepend_n
 
 
 @bug(
@@ -124,7 +124,7 @@ def a_new_block_is_not_zeroed(original: Method) -> Method:
     source="vLLM #10507",
 )
 def a_hit_block_is_handed_out_as_new(original: Method) -> Method:
-    """New blocks are taken before the hit ones are touched, so a free hit block may be among them."""
+    """New blocks are taken before the hit ones are touched, and may be among them."""
 
     def allocate(self: Any, request: Any, num_new_blocks: int, hit: Any) -> list[int]:
         new_block_ids: list[int] = self.get_new_blocks(num_new_blocks)
@@ -150,6 +150,6 @@ def two_requests_take_one_block(original: Method) -> Method:
         taken = [block_id for block_id in self.new_block_ids if self.ref_cnt[block_id] > 0][-1:]
         for block_id in taken:
             self.ref_cnt[block_id] += 1
-        return taken + original(self, num_blocks - len(taken))
+        return [*taken, *original(self, num_blocks - len(taken))]
 
     return get_new_blocks

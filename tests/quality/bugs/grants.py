@@ -8,24 +8,6 @@ from tests.quality.planting import Method, bug
 
 
 @bug(
-    target="impl.scheduler:FastScheduler._grant",
-    setting="plain",
-    caught_by="token_budget_is_kept",
-    source="mini-sglang #47",
-)
-def a_grant_costs_nothing(original: Method) -> Method:
-    """The tokens that a request is granted are not taken off the budget."""
-
-    def _grant(self: Any, *args: Any) -> Any:
-        token_budget = self.token_budget
-        new_block_ids = original(self, *args)
-        self.token_budget = token_budget
-        return new_block_ids
-
-    return _grant
-
-
-@bug(
     target="impl.scheduler:FastScheduler._grant_running",
     setting="deep-first-chunk",
     changes=("max_num_scheduled_tokens=4", "long_prefill_token_threshold=1"),
@@ -44,6 +26,24 @@ def whoever_preempts_takes_all_it_can(original: Method) -> Method:
         original(self, request, num_new_tokens, num_new_blocks)
 
     return _grant_running
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._grant",
+    setting="plain",
+    caught_by="token_budget_is_kept",
+    source="mini-sglang #47",
+)
+def a_grant_costs_nothing(original: Method) -> Method:
+    """The tokens that a request is granted are not taken off the budget."""
+
+    def _grant(self: Any, *args: Any) -> Any:
+        token_budget = self.token_budget
+        new_block_ids = original(self, *args)
+        self.token_budget = token_budget
+        return new_block_ids
+
+    return _grant
 
 
 @bug(
@@ -71,7 +71,7 @@ def one_seat_too_many(original: Method) -> Method:
     """A request is admitted while max_num_seqs run already."""
 
     def _has_seat(self: Any) -> bool:
-        return len(self.running) <= self.config.max_num_seqs
+        return bool(len(self.running) <= self.config.max_num_seqs)
 
     return _has_seat
 
@@ -139,6 +139,37 @@ def the_gate_looks_at_a_chunk(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._has_room_for",
+    setting="gates",
+    caught_by="admitted_sequences_fit",
+)
+def the_watermark_is_ignored(original: Method) -> Method:
+    """An admission may take the last free blocks, though others run."""
+
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        running, self.running = self.running, []
+        has_room = bool(original(self, request, num_tokens, hit))
+        self.running = running
+        return has_room
+
+    return _has_room_for
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._num_missing_blocks",
+    setting="thrash-reserved",
+    caught_by="admitted_sequences_fit",
+)
+def nothing_is_reserved(original: Method) -> Method:
+    """The reserve-aware gate leaves nothing alone for prompts that are not yet computed."""
+
+    def _num_missing_blocks(self: Any, request: Any) -> int:
+        return 0
+
+    return _num_missing_blocks
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._has_room_for",
     setting="prefix",
     caught_by="work_is_conserved",
     source="LMDeploy #4100",
@@ -157,9 +188,8 @@ def reusable_blocks_are_not_free(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._make_room_for",
-    setting="thrash-reserved",
-    caught_by="prompts_are_not_preempted",
-    source="SGLang #28282",
+    setting="plain",
+    caught_by="nobody_is_preempted_for_nothing",
 )
 def somebody_is_preempted_for_nothing(original: Method) -> Method:
     """A request that takes the last free blocks preempts somebody all the same."""

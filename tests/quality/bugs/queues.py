@@ -111,6 +111,24 @@ def the_first_is_preempted(original: Method) -> Method:
 
 
 @bug(
+    target="impl.scheduler:FastScheduler._preempt",
+    setting="async",
+    changes=("wait_for_stale_output=false",),
+    caught_by="victims_keep_only_their_tokens",
+    source="vLLM #48245",
+)
+def placeholders_survive_a_preemption(original: Method) -> Method:
+    """A preempted request keeps the placeholders of its voided steps."""
+
+    def _preempt(self: Any, victim: Any) -> None:
+        num_output_placeholders = victim.num_output_placeholders
+        original(self, victim)
+        victim.num_output_placeholders = num_output_placeholders
+
+    return _preempt
+
+
+@bug(
     target="impl.scheduler:FastScheduler._take_back",
     setting="publish-corrected",
     caught_by="victims_keep_only_their_tokens",
@@ -143,21 +161,21 @@ def a_victim_still_counts_as_computed(original: Method) -> Method:
 
 
 @bug(
-    target="impl.scheduler:FastScheduler._preempt",
+    target="impl.scheduler:FastScheduler.finish_requests",
     setting="async",
     changes=("wait_for_stale_output=false",),
-    caught_by="victims_keep_only_their_tokens",
-    source="vLLM #48245",
+    caught_by="an_abort_ends_at_once",
 )
-def placeholders_survive_a_preemption(original: Method) -> Method:
-    """A preempted request keeps the placeholders of its voided steps."""
+def an_abort_voids_the_step_of_others(original: Method) -> Method:
+    """An abort drops the placeholders of everybody who has one, as if no token were to come."""
 
-    def _preempt(self: Any, victim: Any) -> None:
-        num_output_placeholders = victim.num_output_placeholders
-        original(self, victim)
-        victim.num_output_placeholders = num_output_placeholders
+    def finish_requests(self: Any, request_ids: list[str], finished_status: RequestStatus) -> None:
+        original(self, request_ids, finished_status)
+        for request in self.running:
+            if request.num_output_placeholders == 1:
+                request.num_output_placeholders = 0
 
-    return _preempt
+    return finish_requests
 
 
 @bug(
@@ -172,23 +190,5 @@ def an_abort_spares_whoever_waits(original: Method) -> Method:
     def finish_requests(self: Any, request_ids: list[str], finished_status: RequestStatus) -> None:
         running = [request.request_id for request in self.running]
         original(self, [name for name in request_ids if name in running], finished_status)
-
-    return finish_requests
-
-
-@bug(
-    target="impl.scheduler:FastScheduler.finish_requests",
-    setting="async",
-    changes=("wait_for_stale_output=false",),
-    caught_by="an_abort_ends_at_once",
-)
-def an_abort_voids_the_step_of_others(original: Method) -> Method:
-    """An abort drops the placeholders of everybody who has one, as if no token were to come."""
-
-    def finish_requests(self: Any, request_ids: list[str], finished_status: RequestStatus) -> None:
-        original(self, request_ids, finished_status)
-        for request in self.running:
-            if request.num_output_placeholders == 1:
-                request.num_output_placeholders = 0
 
     return finish_requests

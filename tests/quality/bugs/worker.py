@@ -45,6 +45,22 @@ def a_resumed_request_computes_its_last_token_only(original: Method) -> Method:
 
 @bug(
     target="impl.scheduler:FastScheduler._end_step",
+    setting="plain",
+    caught_by="finished_ids_are_told_once",
+)
+def finished_ids_are_told_again(original: Method) -> Method:
+    """The worker is told in every step who has finished since the start."""
+
+    def _end_step(self: Any) -> Any:
+        output = original(self)
+        self.finished_req_ids = list(output.finished_req_ids)
+        return output
+
+    return _end_step
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._end_step",
     setting="async",
     caught_by="finished_ids_are_told_once",
     source="vLLM #6266",
@@ -56,22 +72,6 @@ def an_idle_step_swallows_finished_ids(original: Method) -> Method:
         output = original(self)
         if not output.num_scheduled_tokens:
             output.finished_req_ids = []
-        return output
-
-    return _end_step
-
-
-@bug(
-    target="impl.scheduler:FastScheduler._end_step",
-    setting="plain",
-    caught_by="finished_ids_are_told_once",
-)
-def finished_ids_are_told_again(original: Method) -> Method:
-    """The worker is told in every step who has finished since the start."""
-
-    def _end_step(self: Any) -> Any:
-        output = original(self)
-        self.finished_req_ids = list(output.finished_req_ids)
         return output
 
     return _end_step

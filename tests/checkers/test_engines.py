@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+import pytest
+
+from checkers.engines import Engine, hang_alarms, load_engine
+from checkers.errors import EngineFault, HarnessError
+from spec.interface import ModelRunnerOutput, NewRequest, RequestStatus, SchedulerOutput
+from spec.scheduler import ReferenceScheduler
+from tests.checkers.planted import TINY, HangsInSchedule, SwallowsEverything, engine_of
+
+CALLS = {
+    "add_request": (NewRequest(request_id="a", prompt_token_ids=(0,), max_tokens=1),),
+    "schedule": (),
+    "update_from_output": (SchedulerOutput(), ModelRunnerOutput({})),
+    "finish_requests": (["a"], RequestStatus.FINISHED_ABORTED),
+    "observe": (),
+}
+
+
+def build(make, time_limit_s=10.0, **options):
+    """An engine in a small configuration."""
+    return engine_of(make, time_limit_s).build(TINY.scheduler, **options)
+
+
+def failing(call, method):
+    """The specification, with one call replaced."""
+    return type("Failing", (ReferenceScheduler,), {call: method})
+
+
+def fault_of(make, call, time_limit_s=10.0):
+    """What a call of an engine is found to do."""
+    engine = build(make, time_limit_s)
+    with hang_alarms(), pytest.raises(EngineFault) as fault:
+        getattr(engine, call)(*CALLS[call])
+    return fault.value
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["spec", "fast", "spec.scheduler:ReferenceScheduler"])
+def test_an_engine_is_found_by_name(name):
+    """A short name or module:attribute leads to what builds the engine."""
+    engine = load_engine(name)
+    assert (name, name == "spec") == (engine.name, engine.is_spec)
+    assert [] == engine.build(TINY.scheduler).observe().running
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "engine '' is unknown; name one of fast, spec, or module:attribute"),
+        ("vllm", "engine 'vllm' is unknown; name one of fast, spec, or module:attribute"),
+        ("impl.scheduler:", "engine 'impl.scheduler:' is unknown; name one of fast, spec"),
+        ("no_such:Engine", "engine 'no_such:Engine' cannot be imported: ModuleNotFoundError: No"),
+        (":Engine", "engine ':Engine' cannot be imported: ValueError: Empty module name; name"),
+        ("..impl:Engine", "engine '..impl:Engine' cannot be imported: TypeError: the 'package'"),
+        ("impl.scheduler:Slow", "engine 'impl.scheduler:Slow' cannot be imported: AttributeError"),
+        ("impl.scheduler:__name__", "engine 'impl.scheduler:__name__' is a str; name a callable"),
+        ("raises_here:Engine", "engine 'raises_here:Engine' cannot be imported: OSError: no GPU"),
+        ("exits_here:Engine", "engine 'exits_here:Engine' cannot be imported: SystemExit: 0; name"),
+        ("typo_here:Engine", "engine 'typo_here:Engine' cannot be imported: SyntaxError: "),
+    ],
+)
+def test_what_is_no_engine_is_one_sentence(tmp_path, monkeypatch, name, message):
+    """A name that leads to no engine is refused, with the reason and the way out."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raises_here.py").write_text("raise OSError('no GPU')")
+    (tmp_path / "exits_here.py").write_text("raise SystemExit(0)")
+    (tmp_path / "typo_here.py").write_text("class")
+    with pytest.raises(HarnessError) as refused:
+        load_engine(name)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_module_is_found_where_the_command_is_called(tmp_path, monkeypatch):
+    """An engine beside the user is found, though an installed command does not look there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    text = "from spec.scheduler import ReferenceScheduler as Mine"
+    (tmp_path / "beside_the_user.py").write_text(text)
+    assert ReferenceScheduler is load_engine("beside_the_user:Mine").make
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+def test_a_guarded_engine_does_as_the_engine():
+    """The guard changes no argument and no answer."""
+    engine, spec = build(ReferenceScheduler), ReferenceScheduler(TINY.scheduler)
+    for call, arguments in CALLS.items():
+        assert getattr(spec, call)(*arguments) == getattr(engine, call)(*arguments)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_raises_is_a_fault(call):
+    """Whatever a call raises is the engine's fault, with the traceback."""
+
+    def method(self, *arguments):
+        raise LookupError("where is it?")
+
+    fault = fault_of(failing(call, method), call)
+    assert ("engine_raises", f"{call} raised LookupError: where is it?") == (
+        fault.name,
+        fault.evidence,
+    )
+    assert fault.traceback.rstrip().endswith("LookupError: where is it?")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_does_not_return_is_a_fault(call):
+    """A call is interrupted when it takes too long."""
+
+    def method(self, *arguments):
+        while True:
+            pass
+
+    fault = fault_of(failing(call, method), call, time_limit_s=0.1)
+    assert ("engine_hangs", f"{call} did not return within 0.1 s") == (fault.name, fault.evidence)
+
+
+@pytest.mark.parametrize("make", [HangsInSchedule, SwallowsEverything])
+def test_an_interrupted_engine_leaves_nothing_behind(make):
+    """After a hang the next engine is on its own: nobody traces it, and no alarm is left."""
+    trace = sys.gettrace()
+    for _ in range(2):
+        assert "engine_hangs" == fault_of(make, "schedule", time_limit_s=0.1).name
+        assert {} == build(ReferenceScheduler).schedule().num_scheduled_tokens
+    assert trace is sys.gettrace()
+    assert (0.0, 0.0) == signal.getitimer(signal.ITIMER_REAL)
+
+
+def test_alarms_may_be_nested():
+    """The end of an inner watch leaves the outer one on."""
+    with hang_alarms():
+        with hang_alarms():
+            pass
+        with pytest.raises(EngineFault, match="did not return"):
+            build(HangsInSchedule, time_limit_s=0.1).schedule()
+
+
+def test_there_are_no_alarms_in_other_threads():
+    """Outside of the main thread an engine runs without a time limit."""
+    answers = []
+
+    def work():
+        with hang_alarms():
+            answers.append(build(ReferenceScheduler).schedule())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [SchedulerOutput()] == answers
+
+
+def test_ctrl_c_is_no_fault_of_the_engine():
+    """A KeyboardInterrupt in a call of an engine is the user's."""
+
+    def method(self):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(failing("schedule", method)).schedule()
+
+
+def test_a_constructor_is_guarded():
+    """An engine that cannot be built has a fault like any other."""
+    with pytest.raises(EngineFault, match="__init__ raised TypeError: "):
+        Engine("too few", lambda: None).build(TINY.scheduler)
+
+
+def test_what_is_no_scheduler_has_a_fault():
+    """A constructor may return anything; the first call shows it."""
+    engine = Engine("nothing", lambda _: None).build(TINY.scheduler)
+    with pytest.raises(EngineFault, match="has no attribute 'schedule'"):
+        engine.schedule()
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def test_answers_are_looked_into_unless_trusted():
+    """A wrong type is a fault with its place; whoever trusts an engine gets what it says."""
+    make = failing("update_from_output", lambda *_: {0: {}})
+    fault = fault_of(make, "update_from_output")
+    assert "update_from_output()[0] is of type dict, expected a list" == fault.evidence
+    trusted = build(make, is_trusted=True)
+    assert {0: {}} == trusted.update_from_output(*CALLS["update_from_output"])

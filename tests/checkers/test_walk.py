@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkers.configs import load_settings
+from checkers.walk import DEFAULT_WEIGHTS, Weights, draw_action
+from spec.model import FinishRequests, Model, Schedule
+from spec.scheduler import ReferenceScheduler
+from tests.checkers.planted import TINY, walked
+
+SETTINGS = [setting for setting in load_settings().values() if "search" in setting.used_by]
+
+
+@given(st.sampled_from(SETTINGS), st.integers(0, 99))
+def test_whatever_is_drawn_may_happen(setting, seed):
+    """A drawn action is one of those that are enabled."""
+    model = Model(setting.environment, ReferenceScheduler(setting.scheduler))
+    rng = random.Random(seed)
+    for _ in range(20):
+        action = draw_action(model, rng)
+        assert action in model.enabled_actions()
+        model.do(action)
+
+
+def test_the_same_seed_draws_the_same_walk():
+    """A walk is decided by its seed alone."""
+    assert walked(TINY, 1) == walked(TINY, 1)
+    assert walked(TINY, 1) != walked(TINY, 2)
+
+
+def test_aborts_are_rare():
+    """Most requests end by themselves."""
+    kinds = Counter(type(action) for seed in range(20) for action in walked(TINY, seed))
+    assert 0 < 20 * kinds[FinishRequests] < kinds.total()
+
+
+@pytest.mark.parametrize("max_live_requests", [1, 2])
+def test_what_has_no_weight_is_not_drawn(max_live_requests):
+    """Nothing is drawn where nothing may happen, or is wanted."""
+    environment = attrs.evolve(
+        TINY.environment, with_aborts=False, max_live_requests=max_live_requests
+    )
+    model = Model(environment, ReferenceScheduler(TINY.scheduler))
+    only_arrivals = Weights(schedule=0, update=0, abort=0)
+    for _ in range(max_live_requests):
+        model.do(draw_action(model, random.Random(0), only_arrivals))
+    assert draw_action(model, random.Random(0), only_arrivals) is None
+    assert Schedule() == draw_action(model, random.Random(0), DEFAULT_WEIGHTS)

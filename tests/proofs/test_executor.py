@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+import z3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proofs.symbolic.executor import Executor, VacuousError
+from proofs.symbolic.values import integer
+
+
+def triangle(sides):
+    """Classifies a triangle by its sides."""
+    a, b, c = sides
+    if a + b <= c or b + c <= a or a + c <= b:
+        return "none"
+    if a == b and b == c:
+        return "equilateral"
+    return "isosceles" if any((a == b, b == c, a == c)) else "scalene"
+
+
+def setup():
+    """Any three positive sides."""
+    sides = [integer(name) for name in "abc"]
+    return sides, [side > 0 for side in sides]
+
+
+def paths():
+    """All ways through `triangle`."""
+    return list(Executor().paths(setup, triangle))
+
+
+def test_every_path_is_found():
+    """A classic with eleven ways through it: 3 to "none", 1, 3 and 1 to the others."""
+    results = [path.result for path in paths()]
+    assert {"none", "equilateral", "isosceles", "scalene"} == set(results)
+    assert 3 == results.count("none")
+    assert 1 == results.count("scalene")
+
+
+def test_paths_are_exhaustive_and_disjoint():
+    """With the precondition, exactly one path's condition is true, whatever the numbers are."""
+    found = paths()
+    solver = z3.Solver()
+    solver.add(*[fact.term for fact in setup()[1]])
+    conditions = [z3.And(*path.condition) for path in found]
+    assert z3.unsat == solver.check(z3.Not(z3.Or(*conditions)))
+    for number, one in enumerate(conditions):
+        for other in conditions[:number]:
+            assert z3.unsat == solver.check(one, other)
+
+
+def test_a_model_goes_its_path():
+    """Each path's model, run on plain integers, gives the path's result."""
+    for path in paths():
+        sides = [path.model.eval(z3.Int(name), model_completion=True).as_long() for name in "abc"]
+        assert path.result == triangle(sides)
+
+
+@given(st.lists(st.integers(1, 6), min_size=3, max_size=3))
+def test_any_start_is_on_the_path_of_its_result(sides):
+    """A plain run ends as the path says on whose condition its start is."""
+    start = [z3.Int(name) == side for name, side in zip("abc", sides, strict=True)]
+    for path in FOUND:
+        solver = z3.Solver()
+        solver.add(*path.condition, *start)
+        if solver.check() == z3.sat:
+            assert path.result == triangle(sides)
+
+
+FOUND = paths()
+
+
+def test_a_contradiction_is_no_proof():
+    """A precondition without a model raises, since everything would hold."""
+
+    def no_start():
+        return None, [integer("x") > 0, integer("x") < 0]
+
+    with pytest.raises(VacuousError, match="no start"):
+        list(Executor().paths(no_start, triangle))
