@@ -24,7 +24,8 @@ from checkers.errors import HarnessError
 from checkers.explore import Budget, Exploration, Explorer
 from checkers.explore_engine import EngineExploration, EngineExplorer
 from checkers.progress import Progress
-from checkers.report import Check, Verdict
+from checkers.report import Check
+from checkers.run import Verdict
 from checkers.search import Plan, Search, make_rules, search
 from checkers.trial import Trial, run_trial
 from spec.dialects import DIALECTS
@@ -39,6 +40,10 @@ def explore(
     out: Path | None,
 ) -> Check:
     """Explores a setting breadth first: the spec itself, or an engine led along its states."""
+    if budget.states_only and not engine.is_spec:
+        raise HarnessError(
+            f"--states-only is for the spec, {engine.name} is judged at every action; leave it out"
+        )
     if engine.is_spec:
         return _explore_spec(engine, setting, budget, progress, out)
     return _explore_engine(engine, setting, budget, progress, out)

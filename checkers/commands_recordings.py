@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from checkers.commands import make_line
-from checkers.counterexample import Counterexample, make_counterexample, read, write
+from checkers.commands import make_line, try_to_write
+from checkers.counterexample import Counterexample, make_counterexample, read
 from checkers.engines import Engine
 from checkers.errors import HarnessError
 from checkers.progress import Progress
@@ -34,8 +34,10 @@ def find_recordings(paths: tuple[Path, ...]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             found += sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
-        else:
+        elif path.exists():
             found.append(path)
+        else:
+            raise HarnessError(f"{path} does not exist; name a recording or a folder of them")
     if not found:
         places = ", ".join(map(str, paths))
         raise HarnessError(
@@ -190,13 +192,15 @@ def _lead(engine: Engine, path: Path, out: Path | None) -> tuple[Check | None, i
     example = _shrink(engine, path, dialect, rules, trial)
     if example is None:
         return None, num_actions
+    path_written, unwritten = try_to_write(example, out)
     failure = Check(
         title=f"lockstep  {engine.name}  {path.name}  dialect={dialect}",
         verdict="violated",
         lines=(make_line("actions", f"{num_actions:,} of {len(actions):,} led along"),),
         facts={"path": str(path), "num_actions": num_actions},
         counterexample=example,
-        path=None if out is None else write(example, out),
+        path=path_written,
+        findings=unwritten,
     )
     return failure, num_actions
 

@@ -11,12 +11,11 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 from attrs import define, field, frozen
 
 from checkers.configs import Setting
-from checkers.run import Breach, Judge, follow, select_invariants
+from checkers.run import Breach, Judge, Verdict, follow, select_invariants
 from spec.model import (
     ACTION_NAMES,
     Action,
@@ -30,8 +29,6 @@ from spec.model import (
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze, rewind, save, thaw
 from spec.worker import GhostWorker, Writer
-
-Verdict = Literal["holds", "violated", "undetermined"]
 
 
 @frozen(kw_only=True)

@@ -11,16 +11,15 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from attrs import field, frozen
 from rich.console import Console
 from rich.markup import escape
 
 from checkers.counterexample import Counterexample
+from checkers.run import Verdict
 from checkers.table import describe_breach, table_of
-
-Verdict = Literal["holds", "violated", "undetermined"]
 
 EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
 FAULT_EXIT_CODE = 2

@@ -20,6 +20,8 @@ from spec.model import Action, Environment, Model, Outcome, Schedule, Transition
 from spec.registry import EVERY_ACTION, INVARIANTS, WITNESSES, Invariant
 from spec.worker import GhostWorker, WorkerReport
 
+Verdict = Literal["holds", "violated", "undetermined"]
+"""What a check comes to; what is undetermined is never printed as a success."""
 BreachKind = Literal["invariant", "lockstep", "engine", "recording"]
 
 

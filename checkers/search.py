@@ -19,10 +19,9 @@ from checkers.configs import Setting
 from checkers.counterexample import Counterexample, make_counterexample
 from checkers.engines import Engine, hang_alarms
 from checkers.errors import HarnessError
-from checkers.explore import Verdict
 from checkers.explore_engine import find_shortest
 from checkers.lockstep import Lockstep
-from checkers.run import Judge, Run, select_invariants
+from checkers.run import Judge, Run, Verdict, select_invariants
 from checkers.shrink import shrink
 from checkers.trial import Rules, Trial, run_trial
 from checkers.walk import draw_action

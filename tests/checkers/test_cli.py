@@ -195,9 +195,10 @@ def test_ctrl_c_in_a_check_ends_the_ones_after_it(call, monkeypatch):
 
     run = commands.Explorer.run
     monkeypatch.setattr(commands.Explorer, "run", lambda self, budget, _: run(self, budget, press))
-    result = call("verify", "--walks", "1")
+    result = call("verify", "--walks", "1", "--format", "json")
     assert (3, ["tiny"]) == (result.exit_code, begun)
-    assert "not complete: Ctrl-C" in result.stdout
+    titles = [check["title"].split("  ")[:2] for check in json.loads(result.stdout)["checks"]]
+    assert [["explore", "spec"], ["verify", "the rest"]] == titles
 
 
 def test_bad_input_in_the_middle_loses_nothing(call):

@@ -261,8 +261,8 @@ def changed(*path, **fields):
             ": steps[0].observation.ref_cnt: key 'one' is not a whole number; give one",
         ),
         (
-            changed("steps", 0, "observation", ref_cnt={" 1": 1}),
-            ": steps[0].observation.ref_cnt: key ' 1' is not a whole number; give one",
+            changed("steps", 0, "observation", ref_cnt={"01": 1}),
+            ": steps[0].observation.ref_cnt: key '01' is not a whole number; give one",
         ),
         (
             changed("steps", 0, "observation", block_contents={"1": [None]}),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -166,7 +166,8 @@ def test_junit_calls_a_finding_a_failure_and_the_undetermined_an_error():
     assert f"{FOUND.breach.name}: {FOUND.breach.rule}" == suite[1][0].get("message")
 
 
-@given(st.text(), st.text(alphabet=st.characters()))
+@given(st.text(), st.text())
+@example("\ufffe", "\ud800")
 def test_any_text_can_be_reported(title, evidence):
     """Whatever an engine says in an exception, every form of the report can be read."""
     breaches = (Breach("engine_raises", title, (evidence,), "engine", evidence),)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checkers.configs import load_settings
 from checkers.walk import DEFAULT_WEIGHTS, Weights, draw_action
-from spec.model import FinishRequests, Model, Schedule
+from spec.model import AddRequest, FinishRequests, Model, Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import TINY, walked
 
@@ -38,6 +38,13 @@ def test_aborts_are_rare():
     """Most requests end by themselves."""
     kinds = Counter(type(action) for seed in range(20) for action in walked(TINY, seed))
     assert 0 < 20 * kinds[FinishRequests] < kinds.total()
+
+
+def test_clients_that_stay_are_never_aborted():
+    """Where the environment has no aborts none is drawn."""
+    patient = attrs.evolve(TINY, environment=attrs.evolve(TINY.environment, with_aborts=False))
+    kinds = {type(action) for seed in range(20) for action in walked(patient, seed)}
+    assert {AddRequest, Schedule, UpdateFromOutput} == kinds
 
 
 @pytest.mark.parametrize("max_live_requests", [1, 2])
