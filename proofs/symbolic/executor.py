@@ -1,7 +1,8 @@
 """Every feasible path of a piece of ordinary Python, and what holds at the end of each.
 
-Entry point: `Executor.paths`. The code is run again for each path, depth first; a prefix of decisions is replayed, the
-solver's stack follows it, and a cached model tells one side of a new decision for free.
+Entry point: `Executor.paths`. The code is run again for each path, depth first; a prefix of
+decisions is replayed, the solver's stack follows it, and a cached model tells one side of a new
+decision for free.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ class UndecidedError(Exception):
     """The solver could not say whether a side of a decision is feasible; nothing is proved then."""
 
 
+class UnsteadyError(RuntimeError):
+    """The code asked something else when it was run again, so its paths cannot be told apart."""
+
+
+class VacuousError(ValueError):
+    """The precondition has no model, so whatever is claimed would hold of nothing."""
+
+
 @frozen
 class Path:
     """One way through the code."""
@@ -39,6 +48,8 @@ class Path:
 
 @define
 class _Decision:
+    asked: z3.BoolRef
+    """As the code put it."""
     taken: bool
     condition: z3.BoolRef
     """As taken."""
@@ -65,9 +76,10 @@ class Executor:
         setup: Callable[[], tuple[State, list[Any]]],
         body: Callable[[State], Result],
     ) -> Iterator[Path]:
-        """Yields every feasible path; `setup` builds the start and its precondition, the same each time.
+        """Yields every feasible path; `setup` builds the start and its precondition, always alike.
 
-        Raises `UndecidedError` if the solver gives up, and `ValueError` if no start satisfies the precondition.
+        Raises `UndecidedError` if the solver gives up, and `VacuousError` if no start satisfies the
+        precondition.
         """
         is_first, is_done = True, False
         while not is_done:
@@ -92,23 +104,32 @@ class Executor:
 
     def branch(self, condition: z3.BoolRef) -> bool:
         """Takes a side of a decision: the replayed one, the only feasible one, or the model's."""
-        condition = z3.simplify(condition)
-        if z3.is_true(condition) or z3.is_false(condition):
-            return z3.is_true(condition)
+        simple = z3.simplify(condition)
+        if z3.is_true(simple) or z3.is_false(simple):
+            return bool(z3.is_true(simple))
         place, self._depth = self._depth, self._depth + 1
         if place < len(self._trail):
-            return self._trail[place].taken
-        return self._decide(condition)
+            return self._replay(self._trail[place], condition)
+        return self._decide(condition, simple)
+
+    def _replay(self, decision: _Decision, asked: z3.BoolRef) -> bool:
+        # Simplified, equal terms may look different.
+        if not asked.eq(decision.asked):
+            raise UnsteadyError(f"asked is {asked}, in the run before it was {decision.asked}")
+        return decision.taken
 
     def _begin(self, precondition: list[Any]) -> None:
         self.solver.add(*[term(fact) for fact in precondition])
-        if self.check() != z3.sat:
-            raise ValueError("no start satisfies the precondition, so everything would hold")
+        answer = self.check()
+        if answer == z3.unknown:
+            raise UndecidedError(f"{self.solver.reason_unknown()} at the precondition")
+        if answer == z3.unsat:
+            raise VacuousError("no start satisfies the precondition, so everything would hold")
         self._model = self.solver.model()
 
-    def _decide(self, condition: z3.BoolRef) -> bool:
+    def _decide(self, asked: z3.BoolRef, condition: z3.BoolRef) -> bool:
         model = self._current_model()
-        taken = z3.is_true(model.eval(condition, model_completion=True))
+        taken = bool(z3.is_true(model.eval(condition, model_completion=True)))
         side, other = (condition, z3.Not(condition)) if taken else (z3.Not(condition), condition)
         answer = self.check(other)
         if answer == z3.unknown:
@@ -118,7 +139,8 @@ class Executor:
         if not is_forced:
             self.solver.push()
             self.solver.add(side)
-        decision = _Decision(taken, side, None if is_forced else other, other_model, not is_forced)
+        still_open = None if is_forced else other
+        decision = _Decision(asked, taken, side, still_open, other_model, not is_forced)
         self._trail.append(decision)
         return taken
 
@@ -139,7 +161,7 @@ class Executor:
         )
 
     def _next_path(self) -> bool:
-        """Goes back to the last decision whose other side is open, and takes it; False if there is none."""
+        """Takes the other side of the last decision that has one open; False if there is none."""
         while self._trail and self._trail[-1].other is None:
             if self._trail.pop().is_pushed:
                 self.solver.pop()

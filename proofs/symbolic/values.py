@@ -1,12 +1,14 @@
 """Symbolic integers and truths: what the spec's plain integers become in a proof.
 
-Entry points: `SymInt`, `integer`, and the stand-ins for `min`, `max` and `len` that do not fork. An operation that
-these values do not support raises `UnsupportedError`; nothing is ever turned into a concrete value silently.
+Entry points: `SymInt`, `integer`, the connectives `all_of`, `any_of` and `implies`, which also take
+plain truths, and the stand-ins for `min`, `max` and `len`; none of them forks. An operation that
+these values do not support raises `UnsupportedError`; nothing is ever made concrete silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NoReturn, Protocol
 
 import z3
@@ -37,10 +39,21 @@ def term(value: Any) -> Any:
     if isinstance(value, SymInt | SymBool):
         return value.term
     if isinstance(value, bool):
-        return z3.BoolVal(value)
+        return _constant_truth(value)
     if isinstance(value, int):
-        return z3.IntVal(int(value))
+        return _constant(int(value))
     return value
+
+
+@lru_cache(maxsize=4096)
+def _constant(value: int) -> z3.ArithRef:
+    # Building a term costs more than most questions to the solver, so they are kept.
+    return z3.IntVal(value)
+
+
+@lru_cache(maxsize=2)
+def _constant_truth(value: bool) -> z3.BoolRef:
+    return z3.BoolVal(value)
 
 
 class SymBool:
@@ -61,6 +74,27 @@ class SymBool:
         return f"<{self.term}>"
 
 
+_CONTEXT = z3.main_ctx()
+_Make = Callable[..., Any]
+
+
+def _combine(make: _Make, *terms: z3.ExprRef) -> Any:
+    """Calls a constructor of z3 that takes any number of terms.
+
+    z3's own operators check the sorts of what they are given, which is known here, and that costs
+    more time than the solver needs.
+    """
+    return make(_CONTEXT.ref(), len(terms), (z3.Ast * len(terms))(*[t.ast for t in terms]))
+
+
+def _integer(make: _Make, a: Any, b: Any) -> SymInt:
+    return SymInt(z3.ArithRef(_combine(make, term(a), term(b)), _CONTEXT))
+
+
+def _truth(make: _Make, a: Any, b: Any) -> SymBool:
+    return SymBool(z3.BoolRef(make(_CONTEXT.ref(), term(a).ast, term(b).ast), _CONTEXT))
+
+
 def _refuse(operation: str) -> Callable[..., NoReturn]:
     def refuse(self: Any, *arguments: Any) -> NoReturn:
         raise UnsupportedError(f"{operation} is not supported on the symbol {self!r}")
@@ -78,16 +112,16 @@ class SymInt:
         self.term = value
 
     def __add__(self, other: Any) -> SymInt:
-        return SymInt(self.term + term(other))
+        return _integer(z3.Z3_mk_add, self, other)
 
     def __radd__(self, other: Any) -> SymInt:
-        return SymInt(term(other) + self.term)
+        return _integer(z3.Z3_mk_add, other, self)
 
     def __sub__(self, other: Any) -> SymInt:
-        return SymInt(self.term - term(other))
+        return _integer(z3.Z3_mk_sub, self, other)
 
     def __rsub__(self, other: Any) -> SymInt:
-        return SymInt(term(other) - self.term)
+        return _integer(z3.Z3_mk_sub, other, self)
 
     def __neg__(self) -> SymInt:
         return SymInt(-self.term)
@@ -113,22 +147,22 @@ class SymInt:
             raise UnsupportedError(f"{self!r} is divided by {other!r}, not by a positive constant")
 
     def __lt__(self, other: Any) -> SymBool:
-        return SymBool(self.term < term(other))
+        return _truth(z3.Z3_mk_lt, self, other)
 
     def __le__(self, other: Any) -> SymBool:
-        return SymBool(self.term <= term(other))
+        return _truth(z3.Z3_mk_le, self, other)
 
     def __gt__(self, other: Any) -> SymBool:
-        return SymBool(self.term > term(other))
+        return _truth(z3.Z3_mk_gt, self, other)
 
     def __ge__(self, other: Any) -> SymBool:
-        return SymBool(self.term >= term(other))
+        return _truth(z3.Z3_mk_ge, self, other)
 
     def __eq__(self, other: object) -> SymBool:  # type: ignore[override]
-        return SymBool(z3.BoolVal(False)) if other is None else SymBool(self.term == term(other))
+        return SymBool(z3.BoolVal(False)) if other is None else _truth(z3.Z3_mk_eq, self, other)
 
     def __ne__(self, other: object) -> SymBool:  # type: ignore[override]
-        return SymBool(z3.BoolVal(True)) if other is None else SymBool(self.term != term(other))
+        return negate(self == other)  # type: ignore[no-any-return]
 
     def __bool__(self) -> bool:
         return bool(self != 0)
@@ -157,20 +191,60 @@ class SymInt:
         return f"<{self.term}>"
 
 
+@lru_cache(maxsize=4096)
 def integer(name: str) -> SymInt:
-    """A fresh integer, known by its name only."""
+    """An integer known by its name only."""
     return SymInt(z3.Int(name))
 
 
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is a term, of ours or of z3, and not a plain one."""
+    return isinstance(value, SymInt | SymBool | z3.ExprRef)
+
+
 def conjunction(*values: Any) -> z3.BoolRef:
-    """All of the values, which may be symbolic or plain truths."""
-    return z3.And(*[term(value) for value in values])
+    """All of the values, which may be symbolic or plain truths, as one z3 term."""
+    return _junction(z3.Z3_mk_and, values, True)
+
+
+def _junction(make: _Make, values: tuple[Any, ...], of_nothing: bool) -> z3.BoolRef:
+    # Of nothing, or of one thing, z3 would write what is no SMT-LIB.
+    if len(values) < 2:
+        return term(values[0] if values else of_nothing)
+    return z3.BoolRef(_combine(make, *[term(value) for value in values]), _CONTEXT)
+
+
+def all_of(*values: Any) -> Any:
+    """Whether all of the values are true: plain if they are, else a symbol; never forks."""
+    if any(is_symbolic(value) for value in values):
+        return SymBool(conjunction(*values))
+    return all(values)
+
+
+def any_of(*values: Any) -> Any:
+    """Whether any of the values is true: plain if they are, else a symbol; never forks."""
+    if any(is_symbolic(value) for value in values):
+        return SymBool(_junction(z3.Z3_mk_or, values, False))
+    return any(values)
+
+
+def negate(value: Any) -> Any:
+    """Whether a value is false; never forks."""
+    if not is_symbolic(value):
+        return not value
+    return SymBool(z3.BoolRef(z3.Z3_mk_not(_CONTEXT.ref(), term(value).ast), _CONTEXT))
+
+
+def implies(condition: Any, conclusion: Any) -> Any:
+    """Whether the conclusion holds wherever the condition does; never forks."""
+    return any_of(negate(condition), conclusion)
 
 
 def choose(condition: Any, yes: Any, no: Any) -> Any:
     """One of two integers, without a fork."""
     if isinstance(condition, SymBool):
-        return SymInt(z3.simplify(z3.If(condition.term, term(yes), term(no))))
+        arguments = (condition.term.ast, term(yes).ast, term(no).ast)
+        return SymInt(z3.ArithRef(z3.Z3_mk_ite(_CONTEXT.ref(), *arguments), _CONTEXT))
     return yes if condition else no
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from spec.interface import (
@@ -42,22 +41,20 @@ def outputs_go_to_the_living(config: SchedulerConfig, seen: Transition) -> Itera
     step, results = seen.outcome.returned, seen.outcome.results
     assert step is not None, "only an update returns a step"
     assert results is not None, "only an update has results"
-    received: Counter[str] = Counter()
+    received: list[str] = []
     for client_index, outputs in results.items():
         for output in outputs:
             name = output.request_id
-            received[name] += 1
+            received.append(name)
             if name not in seen.live:
                 yield f"{name} receives {output.new_token_ids} after its end"
             elif seen.live[name].new.client_index != client_index:
                 owner = seen.live[name].new.client_index
                 yield f"the output of {name} goes to client {client_index}, its owner is {owner}"
-    expected = Counter(name for name in due_outputs(config, seen, step) if name in seen.live)
+    expected = sorted(name for name in due_outputs(config, seen, step) if name in seen.live)
+    received.sort()
     if received != expected and all(name in seen.live for name in received):
-        yield (
-            f"outputs are for {sorted(received.elements())}, "
-            f"however due for {sorted(expected.elements())}"
-        )
+        yield f"outputs are for {received}, however due for {expected}"
 
 
 @invariant(source="vllm/v1/core/sched/utils.py: check_stop", on=(UpdateFromOutput,))

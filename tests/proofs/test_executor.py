@@ -5,7 +5,7 @@ import z3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proofs.symbolic.executor import Executor, VacuousError
+from proofs.symbolic.executor import Executor, UnsteadyError, VacuousError
 from proofs.symbolic.values import integer
 
 
@@ -79,3 +79,51 @@ def test_a_contradiction_is_no_proof():
 
     with pytest.raises(VacuousError, match="no start"):
         list(Executor().paths(no_start, triangle))
+
+
+def test_code_that_changes_its_mind_is_noticed():
+    """Code that asks other things when it is run again raises: its paths would mean nothing."""
+    asked = iter(range(5, 10))
+
+    def body(sides):
+        # The second run of the code begins with another question.
+        return sides[0] > next(asked) and sides[1] > 7
+
+    with pytest.raises(UnsteadyError, match="in the run before"):
+        list(Executor().paths(setup, body))
+
+
+LINEAR = st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.integers(-9, 9))
+PROGRAMS = st.recursive(LINEAR, lambda inner: st.tuples(LINEAR, inner, inner), max_leaves=8)
+
+
+def value(linear, x, y):
+    """A linear expression at a place."""
+    return x * linear[0] + y * linear[1] + linear[2]
+
+
+def run_program(program, x, y):
+    """A program is an expression, or a condition and two programs."""
+    while not isinstance(program[1], int):
+        condition, yes, no = program
+        program = yes if value(condition, x, y) > 0 else no
+    return value(program, x, y)
+
+
+@given(PROGRAMS, st.integers(-20, 20), st.integers(-20, 20))
+def test_random_programs_do_on_symbols_what_they_do_on_integers(program, x, y):
+    """Exactly one path is open to a start, and its result is what the plain run returns."""
+    found = Executor().paths(
+        lambda: ([integer("x"), integer("y")], []), lambda start: run_program(program, *start)
+    )
+    start = [(z3.Int("x"), z3.IntVal(x)), (z3.Int("y"), z3.IntVal(y))]
+
+    def at_start(formula):
+        return z3.simplify(z3.substitute(formula, *start))
+
+    results = [
+        at_start(path.result.term).as_long()
+        for path in found
+        if z3.is_true(at_start(z3.And(True, *path.condition)))
+    ]
+    assert [run_program(program, x, y)] == results
