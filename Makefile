@@ -35,7 +35,7 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "set-up 2/3  installing torch, by far the largest package"
 	@$(INSTALL) torch setuptools
 	@echo "set-up 3/3  installing the other pinned packages and schedcheck itself"
-	@$(INSTALL) --quiet --no-build-isolation --editable '.[runner,test,dev]'
+	@$(INSTALL) --quiet --no-build-isolation --editable '.[runner,proofs,test,dev]'
 	@touch $@
 	@echo "set-up done; the next run skips it"
 

@@ -334,6 +334,17 @@ def show(file: Path, form: str) -> None:
     render_check(commands.show(file), form, _console())
 
 
+@main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def prove(arguments: tuple[str, ...]) -> None:
+    """Proves theorems about the code of the spec, for all numbers (`schedcheck prove --help`)."""
+    import importlib
+
+    # By name, as engines are: what checks does not depend on what proves.
+    command = importlib.import_module("proofs.cli").prove
+    command.main(list(arguments), prog_name="schedcheck prove")
+
+
 @main.command("list")
 @click.argument(
     "what", type=click.Choice(["settings", "invariants", "witnesses", "engines", "dialects"])
