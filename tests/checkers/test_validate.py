@@ -57,7 +57,6 @@ def test_the_recordings_show_what_matters():
         "victim_before_the_cursor",
         "chunked_prefill",
         "prefix_hit",
-        "full_hit",
         "shared_block",
         "eviction",
         "overtaking",

@@ -78,7 +78,8 @@ FORBIDDEN_CALLS = {
     for name in names.split()
 }
 
-BOOL_FIELDS = {field.name for field in attrs.fields(SchedulerConfig) if field.type == "bool"}
+# As written, or resolved by whoever asked for the types before.
+BOOL_FIELDS = {f.name for f in attrs.fields(SchedulerConfig) if f.type in ("bool", bool)}
 """Flags of the configuration, which may be asked as they are."""
 
 
