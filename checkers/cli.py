@@ -149,11 +149,12 @@ LENGTH = click.option(
     help="Recorded runs of a real engine, files or folders: held against the spec, and the "
     "engine led along them.",
 )
-@_options(SEED, WALKS, ENGINE_TIME, OUT, FORMAT)
+@_options(CONFIG, SEED, WALKS, ENGINE_TIME, OUT, FORMAT)
 def verify(
     engine: str,
     *,
     recordings: tuple[Path, ...],
+    configs: tuple[str, ...],
     seed: int,
     walks: int,
     engine_timeout: float,
@@ -170,14 +171,15 @@ def verify(
 
         tested = load_engine(engine, engine_timeout)
         paths = commands_recordings.find_recordings(recordings) if recordings else []
-        used = _settings((), "verify")
+        used = _settings(configs, "verify")
         for setting in used:
             if "explore" in setting.used_by:
                 yield commands.explore(load_engine("spec"), setting, Budget(), progress, out)
         if not tested.is_spec:
-            tiny = _settings(("tiny",), "verify")[0]
-            yield commands.explore(tested, tiny, Budget(), progress, out)
-        walked = [setting for setting in used if "search" in setting.used_by]
+            for setting in used:
+                if "lead" in setting.used_by:
+                    yield commands.explore(tested, setting, Budget(), progress, out)
+        walked = [s for s in used if configs or "search" in s.used_by]
         yield commands.walk(tested, walked, Plan(num_walks=walks, seed=seed), progress, out)
         yield from commands_recordings.validate_recordings(paths, progress)
         yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
@@ -247,7 +249,7 @@ def search(
     out: Path,
     form: str,
 ) -> NoReturn:
-    """Walks at random in lockstep with the spec; a failing walk is shrunk to a shortest run."""
+    """Walks at random in lockstep with the spec; a failing walk is shrunk."""
 
     def checks(progress: Progress) -> Iterator[Check]:
         from checkers import commands

@@ -76,7 +76,8 @@ def _explore_spec(
             make_line("states", _describe_states(found)),
             make_line(
                 "always",
-                _describe_invariants(len(found.invariants), found.verdict, bool(found.breaches)),
+                _describe_invariants(len(found.invariants), found.verdict, bool(found.breaches))
+                + ("; those of transitions not on all of them" if budget.states_only else ""),
             ),
             make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
             make_line("rate", f"{rate:,.0f} states per CPU second, {_describe_judged(found)}"),
@@ -118,21 +119,27 @@ def _explore_engine(
     return Check(
         title=title,
         verdict=verdict,
-        lines=(
-            make_line("states", _describe_states(found)),
-            make_line(
-                "lockstep", "every action of every state of the spec, along one shortest path to it"
-            ),
-            make_line(
-                "always", _describe_invariants(len(rules.invariants), verdict, example is not None)
-            ),
-            make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
-        ),
-        facts=_facts(found),
+        lines=tuple(_describe_led(found, setting, len(rules.invariants), verdict)),
+        facts={**_facts(found), "unobserved": sorted(found.unobserved)},
         findings=(*findings, *unwritten),
         counterexample=example,
         path=path,
     )
+
+
+def _describe_led(
+    found: EngineExploration, setting: Setting, num_invariants: int, verdict: Verdict
+) -> Iterator[str]:
+    yield make_line("states", _describe_states(found))
+    yield make_line(
+        "lockstep",
+        "every action of every state of the spec, along one shortest path to it; "
+        "what else the engine remembers of other paths is not covered",
+    )
+    num_checked = num_invariants - len(found.unobserved)
+    yield make_line("always", _describe_invariants(num_checked, verdict, bool(found.failing)))
+    yield from _describe_unobserved(found.unobserved)
+    yield make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses))
 
 
 def walk(
@@ -183,11 +190,15 @@ def _describe_search(engine: Engine, found: Search) -> Iterator[str]:
     num_invariants, num_judged = len(found.invariants), found.num_judged_walks
     yield make_line("always", f"{num_invariants} invariants on {num_judged:,} of the walks")
     yield make_line("sometimes", _describe_witnesses(found.witnesses, ()))
-    if found.unobserved:
-        hidden = ", ".join(sorted(found.unobserved))
-        yield make_line("unchecked", f"for want of what the engine does not show: {hidden}")
+    yield from _describe_unobserved(found.unobserved)
     if found.interrupted_by:
         yield make_line("ended by", found.interrupted_by)
+
+
+def _describe_unobserved(names: set[str]) -> Iterator[str]:
+    if names:
+        hidden = ", ".join(sorted(names))
+        yield make_line("unchecked", f"for want of what the engine does not show: {hidden}")
 
 
 def _rate(count: int, cpu_s: float) -> float:

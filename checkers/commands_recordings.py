@@ -86,7 +86,8 @@ def _accepted(validations: list[Validation], exact_ids: bool) -> Check:
     )
     width = max(len(Path(found.path).name) for found in validations)
     lines = [
-        f"{Path(found.path).name:<{width}}  {found.engine:<12}  {found.num_events:,} events"
+        f"{Path(found.path).name:<{width}}  {found.engine:<12}  {found.num_events:>3,} events  "
+        f"dialect {found.dialect}"
         for found in validations
     ]
     untold: dict[str, set[str]] = {}

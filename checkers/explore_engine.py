@@ -51,6 +51,8 @@ class EngineExploration:
     interrupted_by: str = ""
     num_by_action: Counter[str] = field(factory=Counter)
     witnesses: Counter[str] = field(factory=Counter)
+    unobserved: set[str] = field(factory=set)
+    """Invariants that were passed over, since the engine does not show what they need."""
     failing: Path = ()
     """The first path whose last action breaks a rule."""
     cpu_s: float = 0.0
@@ -96,6 +98,7 @@ class EngineExplorer:
             found.interrupted_by = "Ctrl-C"
         found.is_complete = not (found.failing or found.interrupted_by)
         found.num_unique, found.witnesses = len(self.known), self.judge.witnesses
+        found.unobserved = self.judge.unobserved
         found.cpu_s = time.process_time() - started
         return found
 

@@ -172,8 +172,9 @@ def _closing_line(report: Report) -> str:
 def _print_counterexample(found: Counterexample, path: Path | None, console: Console) -> None:
     breach = found.breach
     _print(console, f"[bold red]error\\[{breach.name}][/bold red]: {escape(breach.rule)}")
-    where = found.setting if path is None else str(path)
+    where = "not written" if path is None else str(path)
     _print(console, f"  --> {escape(where)} ({escape(describe_size(found))})")
+    _print(console, f"  {escape(describe_origin(found))}")
     for line in table_of(found.steps, found.config.num_blocks):
         _print(console, f"  {escape(line)}")
     for line in describe_breach(found.breaches):
@@ -184,6 +185,16 @@ def _print_counterexample(found: Counterexample, path: Path | None, console: Con
             _print(console, f"    {escape(line)}")
     if path is not None:
         _print(console, f"  replay  schedcheck replay {escape(str(path))}")
+
+
+def describe_origin(found: Counterexample) -> str:
+    """In which setting, under which policy, a run fails."""
+    config = found.config
+    parts = [f"in setting {found.setting}", f"policy={config.policy}"]
+    parts += ["with prefix caching"] if config.enable_prefix_caching else []
+    parts += [f"{found.max_in_flight} steps in flight"] if config.async_scheduling else []
+    parts += [] if found.seed is None else [f"walk {found.seed}"]
+    return ", ".join(parts)
 
 
 def describe_size(found: Counterexample) -> str:
@@ -232,6 +243,9 @@ def _check_to_dict(check: Check) -> dict[str, Any]:
         if found is None
         else {
             "path": None if check.path is None else str(check.path),
+            "setting": found.setting,
+            "engine": found.engine,
+            "seed": found.seed,
             "num_actions": len(found.steps),
             "is_shortest": found.is_shortest,
             "breaches": [
@@ -275,6 +289,7 @@ def text_of(check: Check) -> Iterable[str]:
     found = check.counterexample
     if found is not None:
         yield f"{found.breach.name}: {found.breach.rule}"
+        yield describe_origin(found)
         yield from table_of(found.steps, found.config.num_blocks)
         yield from describe_breach(found.breaches)
     yield from check.findings

@@ -62,6 +62,8 @@ class Search:
     """On the judged walks."""
     invariants: list[str] = field(factory=list)
     unobserved: set[str] = field(factory=set)
+    deadline: float = field(default=0.0, eq=False)
+    """On the monotonic clock; a walk may be longer than the time there is."""
     interrupted_by: str = ""
     counterexample: Counterexample | None = None
     cpu_s: float = 0.0
@@ -72,7 +74,7 @@ class Search:
         """What the walks say; that they say nothing about other walks stands in the report."""
         if self.counterexample is not None:
             return "violated"
-        return "undetermined" if self.interrupted_by else "holds"
+        return "holds" if self.num_engine_steps and not self.interrupted_by else "undetermined"
 
 
 def search(
@@ -84,7 +86,7 @@ def search(
     """Walks until a run fails, all walks are done, or the time is over."""
     found = Search(engine.name, [setting.name for setting in settings], plan)
     found.invariants = [rule.name for rule in select_invariants()]
-    deadline = time.monotonic() + (plan.seconds or 1e9)
+    found.deadline = time.monotonic() + (plan.seconds or 1e9)
     failed: tuple[Setting, int, Trial] | None = None
     started = time.process_time()
     try:
@@ -96,7 +98,7 @@ def search(
                     break
                 if on_walk is not None:
                     on_walk(found)
-                if time.monotonic() > deadline:
+                if time.monotonic() > found.deadline:
                     found.interrupted_by = "the time budget"
                     break
     except KeyboardInterrupt:
@@ -118,7 +120,12 @@ class _Walker:
     """One walk of one engine."""
 
     def __init__(
-        self, engine: Engine, setting: Setting, plan: Plan, number: int, found: Search
+        self,
+        engine: Engine,
+        setting: Setting,
+        plan: Plan,
+        number: int,
+        found: Search,
     ) -> None:
         self.engine = engine
         self.setting = setting
@@ -151,7 +158,7 @@ class _Walker:
         judge = Judge(config, list(self.rules.invariants)) if self.is_judged else None
         for _ in range(self.plan.length):
             action = draw_action(run.model, rng)
-            if action is None:
+            if action is None or time.monotonic() > self.found.deadline:
                 break
             self.actions.append(action)
             self.found.num_actions += 1
@@ -196,7 +203,9 @@ def shrink_to_counterexample(
     """Shrinks a failing walk, looks for a shorter one breadth first, and describes what is left."""
     rules = make_rules(engine, setting)
     small = shrink(trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s)
-    shortest, is_shortest = find_shortest(small, rules, engine, seconds=plan.shrink_s / 2)
+    # Whoever interrupts the shrinking does not want to wait for more.
+    seconds = 0.01 if small.is_interrupted else plan.shrink_s / 2
+    shortest, is_shortest = find_shortest(small, rules, engine, seconds=seconds)
     return make_counterexample(
         rules,
         engine,

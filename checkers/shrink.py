@@ -7,7 +7,6 @@ another story.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -40,11 +39,13 @@ class _Shrinker:
 
     def run(self) -> Trial:
         improved = True
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             while improved and time.monotonic() < self.deadline:
                 improved = self._drop_chunks()
                 for simplify in (simpler_requests, simpler_tokens):
                     improved |= self._take_first_that_fails(simplify)
+        except KeyboardInterrupt:
+            self.best.is_interrupted = True
         return self.best
 
     def _drop_chunks(self) -> bool:

@@ -49,6 +49,8 @@ class Trial:
     steps: list[TraceStep] = field(factory=list)
     breaches: list[Breach] = field(factory=list)
     """All that the last step breaks; [] if the run holds."""
+    is_interrupted: bool = field(default=False, eq=False)
+    """Whether Ctrl-C ended its shrinking."""
 
     @property
     def actions(self) -> list[Action]:
@@ -69,6 +71,9 @@ class Rules:
     """Whether the engine must do as the specification does."""
 
 
+CHANGED = EngineFault("engine_answers", "what observe() had returned changed after the next call")
+
+
 def run_trial(rules: Rules, engine: Engine, actions: Iterable[Action]) -> Trial:
     """Runs actions until the first breach. Actions that cannot happen are left out."""
     trial = Trial()
@@ -86,9 +91,14 @@ def _run(trial: Trial, rules: Rules, engine: Engine, actions: Iterable[Action]) 
     lockstep = Lockstep(rules.config) if rules.lockstep else None
     for wanted in actions:
         action = make_possible(run.model, wanted, rules)
-        if action is not None:
-            _take(trial, run, judge, lockstep, action)
+        if action is None:
+            continue
+        before, shown = run.seen, repr(run.seen)
+        _take(trial, run, judge, lockstep, action)
         if trial.breaches:
+            # An answer that the engine goes on using makes every rule speak, and none to the point.
+            if repr(before) != shown:
+                trial.breaches.insert(0, breach_of_fault(CHANGED))
             break
 
 

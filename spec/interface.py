@@ -91,6 +91,8 @@ def _flag(default: bool) -> bool:
     return field(default=default, validator=is_bool)
 
 
+MAX_NUM_BLOCKS = 2**23
+"""A bound against slips of the pen: each block takes memory here, too."""
 Policy = Literal["fcfs", "priority"]
 StopOrder = Literal["stop_length", "min_stop_length", "length_stop"]
 CursorRule = Literal["always", "scheduled", "never"]
@@ -174,6 +176,11 @@ class SchedulerConfig:
     def __attrs_post_init__(self) -> None:
         if attrs.validators.get_disabled():
             return
+        if self.num_blocks > MAX_NUM_BLOCKS:
+            raise ConfigError(
+                f"num_blocks={self.num_blocks} is above {MAX_NUM_BLOCKS}, more than any pool has; "
+                "lower it"
+            )
         if self.max_num_scheduled_tokens > self.max_num_batched_tokens:
             raise ConfigError(
                 f"max_num_scheduled_tokens={self.max_num_scheduled_tokens} is above "

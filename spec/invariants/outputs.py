@@ -27,7 +27,7 @@ def finished_ids_are_told_once(config: SchedulerConfig, seen: Transition) -> Ite
     ended = [name for name in seen.live if name not in seen.live_after]
     if seen.outcome.output is None:
         if sorted(after) != sorted([*before, *ended]):
-            yield f"finished_req_ids is {after}, expected {before} and {ended}"
+            yield f"finished_req_ids is {after}, however it was {before} and {ended} have ended"
         return
     if sorted(seen.outcome.output.finished_req_ids) != sorted(before):
         yield f"the worker is told {seen.outcome.output.finished_req_ids}, finished have {before}"

@@ -18,7 +18,8 @@ from spec.interface import ConfigError, SchedulerConfig
 from spec.registry import WITNESSES
 
 TINY = load_settings()["tiny"]
-COMMANDS = {"explore", "search", "machine", "verify"}
+# "lead" is no command: `verify` leads an engine through the states of such a setting.
+COMMANDS = {"explore", "lead", "search", "machine", "verify"}
 
 TEXT = """
 about = "A file of a user."

@@ -508,7 +508,11 @@ def _the_worker_knows_better(seen: Transition) -> None:
 # outputs and ends
 
 
-@breaks("finished_ids_are_told_once", a_return, "finished_req_ids is [], expected [] and ['B']")
+@breaks(
+    "finished_ids_are_told_once",
+    a_return,
+    "finished_req_ids is [], however it was [] and ['B'] have ended",
+)
 def _an_end_is_not_noted(seen: Transition) -> None:
     seen.after.finished_req_ids.clear()
 
