@@ -27,7 +27,7 @@ from checkers.trial import Rules, Trial, run_trial
 from checkers.walk import draw_action
 from spec.model import Action, Schedule
 
-JUDGE_EVERY = 8
+JUDGE_EVERY = 16
 """Lockstep says that the engine does what the judged specification does; this is for what lockstep
 cannot see."""
 

@@ -18,10 +18,15 @@ class FreeBlockQueue:
         self._prev = [num_blocks, *range(num_blocks)]
 
     def __iter__(self) -> Iterator[int]:
-        block_id = self._next[0]
+        return iter(self.to_list())
+
+    def to_list(self) -> list[int]:
+        """All free blocks in order."""
+        block_ids, block_id = [], self._next[0]
         while block_id:
-            yield block_id
+            block_ids.append(block_id)
             block_id = self._next[block_id]
+        return block_ids
 
     def popleft_n(self, num_blocks: int) -> list[int]:
         """Removes the first `num_blocks` blocks and returns them. Precondition: they exist."""

@@ -101,7 +101,7 @@ class FastScheduler:
             waiting=[request.request_id for request in self.waiting],
             requests={name: observe_request(request) for name, request in self.requests.items()},
             num_free_blocks=pool.num_free_blocks,
-            free_block_ids=list(pool.free_block_queue),
+            free_block_ids=pool.free_block_queue.to_list(),
             ref_cnt={block_id: count for block_id, count in enumerate(pool.ref_cnt) if count > 0},
             cached_block_ids=cached_block_ids,
             finished_req_ids=list(self.finished_req_ids),
