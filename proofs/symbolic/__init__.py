@@ -1,4 +1,4 @@
-"""Running ordinary Python on symbols: values, and the executor that takes every feasible path.
+"""Running ordinary Python on symbols: values, the executor that takes every path, and states.
 
-Entry points: `values.SymInt` and `executor.Executor`.
+Entry points: `values.SymInt`, `executor.Executor`, and `state.make_state`.
 """

@@ -8,6 +8,7 @@ from proofs.bounded import prove_bounded
 from proofs.recheck import Recheck
 from proofs.scenarios import ASYNC
 from proofs.theorem import THEOREMS, Obligation
+from tests.proofs.nights import at_night
 
 pytest.importorskip("cvc5", reason="the extra `proofs` brings cvc5")
 
@@ -30,6 +31,7 @@ def test_cvc5_does_not_confirm_what_is_wrong():
 
 
 @pytest.mark.slow
+@at_night
 def test_cvc5_confirms_all_bounded_theorems():
     """Every obligation of the fast set is confirmed."""
     recheck = Recheck()

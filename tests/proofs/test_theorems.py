@@ -9,6 +9,7 @@ from proofs.bounded import BoundedTheorem, prove_bounded
 from proofs.mutants import MUTANTS, planted
 from proofs.prove import Outcome
 from proofs.theorem import THEOREMS, Proof, Theorem, register
+from tests.proofs.nights import at_night
 
 BOUNDED = [each for each in THEOREMS.values() if isinstance(each, BoundedTheorem)]
 PAIRS = [(each, name) for each in BOUNDED for name in each.mutants]
@@ -136,6 +137,7 @@ def test_a_wrong_claim_must_not_be_proved(expected, num_obligations, verdict):
 
 
 @pytest.mark.slow
+@at_night
 def test_the_slow_states_come_out_the_same():
     """Up to three running and three waiting requests, and every kind of step at two and two."""
     for proof in prove_bounded(BOUNDED, with_slow=True):

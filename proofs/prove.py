@@ -1,0 +1,95 @@
+"""Proving a choice of theorems, and what came of it.
+
+Entry points: `select_theorems`, `prove_theorems`, and `Outcome`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from attrs import frozen
+
+import proofs.theorems  # noqa: F401  (fills the registry)
+from proofs.bounded import BoundedTheorem, be_quiet, prove_bounded
+from proofs.theorem import THEOREMS, ObligationSink, Proof, Theorem, ignore
+
+Verdict = Literal["holds", "violated", "undetermined"]
+
+
+class UnknownTheoremError(ValueError):
+    """A name that no theorem has; the message lists those there are."""
+
+
+@frozen
+class Outcome:
+    """What came of one theorem."""
+
+    theorem: Theorem
+    proof: Proof
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it came out as the theorem says: a claim known to be wrong must be refuted."""
+        if self.proof.verdict == self.theorem.expected:
+            return "holds"
+        return "undetermined" if self.proof.verdict == "undetermined" else "violated"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for machines."""
+        theorem, proof = self.theorem, self.proof
+        failure = proof.failure
+        return {
+            "name": theorem.name,
+            "statement": theorem.statement,
+            "scope": theorem.scope,
+            "bounds": theorem.bounds,
+            "looked_at": list(proof.looked_at),
+            "assumptions": list(theorem.assumptions),
+            "expected": theorem.expected,
+            "verdict": proof.verdict,
+            "obligations": proof.num_obligations,
+            "paths": proof.num_paths,
+            "queries": proof.num_queries,
+            "seconds": round(proof.seconds, 3),
+            "failed_obligation": None if failure is None else failure.obligation,
+            "counterexample": [] if failure is None else list(failure.lines),
+            "undecided": list(proof.undecided),
+        }
+
+
+def select_theorems(names: Sequence[str], *, with_slow: bool) -> list[Theorem]:
+    """The named theorems, or else all; raises `UnknownTheoremError`.
+
+    A slow theorem is left out unless it is named, or asked for.
+    """
+    for name in names:
+        if name not in THEOREMS:
+            raise UnknownTheoremError(
+                f"no theorem is called {name!r}; choose from {', '.join(THEOREMS)}"
+            )
+    if names:
+        return [THEOREMS[name] for name in dict.fromkeys(names)]
+    return [each for each in THEOREMS.values() if with_slow or not each.is_slow]
+
+
+def prove_theorems(
+    theorems: Sequence[Theorem],
+    *,
+    with_slow: bool = False,
+    export: ObligationSink = ignore,
+    say: Callable[[str], None] = be_quiet,
+) -> Iterator[Outcome]:
+    """Proves theorems: the bounded ones together, since they share paths, then each other one."""
+    about = [each for each in theorems if isinstance(each, BoundedTheorem)]
+    proved = prove_bounded(about, with_slow=with_slow, export=export, say=say)
+    for bounded, proof in zip(about, proved, strict=True):
+        yield Outcome(bounded, proof)
+    for theorem in theorems:
+        if not isinstance(theorem, BoundedTheorem):
+            say(theorem.name)
+            started = time.monotonic()
+            proof = theorem.prove(export)
+            proof.seconds = time.monotonic() - started
+            yield Outcome(theorem, proof)

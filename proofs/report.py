@@ -1,0 +1,112 @@
+"""What `prove` has to say, as a table or as JSON.
+
+Entry point: `Report`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import frozen
+
+from proofs.prove import Outcome, Verdict
+from proofs.recheck import Recheck
+
+EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
+SCOPE = (
+    "bounded theorems cover the states that they name, unbounded ones any number of requests, "
+    "both any integers, under the assumptions of docs/proofs.md"
+)
+HEADLINES: dict[Verdict, str] = {
+    "holds": "ok",
+    "violated": "FAILED",
+    "undetermined": "UNDETERMINED",
+}
+HEADER = ("theorem", "scope", "obligations", "paths", "time", "verdict")
+
+
+@frozen
+class Report:
+    """All theorems that were asked for, and what cvc5 says of them."""
+
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+    recheck: Recheck | None = None
+    """None if cvc5 was not asked."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst: a theorem that came out otherwise, or a solver that disagrees, outweighs."""
+        verdicts = {outcome.verdict for outcome in self.outcomes} | self._verdicts_of_recheck()
+        if "violated" in verdicts:
+            return "violated"
+        return "undetermined" if "undetermined" in verdicts or not self.outcomes else "holds"
+
+    def to_text(self) -> str:
+        """A table, the counterexamples, and a last line that says how far the verdict reaches."""
+        rows = [HEADER, *[_row(outcome) for outcome in self.outcomes]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        looked_at = [label for outcome in self.outcomes for label in outcome.proof.looked_at]
+        lines += [f"all paths from  {label}" for label in dict.fromkeys(looked_at)]
+        for outcome in self.outcomes:
+            lines += _details(outcome)
+        lines += self._lines_of_recheck()
+        headline = HEADLINES[self.verdict]
+        return "\n".join([*lines, f"{headline} in {self.seconds:.1f} s; {SCOPE}"])
+
+    def to_json(self) -> str:
+        """The same for machines."""
+        document: dict[str, Any] = {
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 3),
+            "scope": SCOPE,
+            "theorems": [outcome.to_json() for outcome in self.outcomes],
+        }
+        if self.recheck is not None:
+            document["recheck"] = {
+                "solver": "cvc5",
+                "confirmed": self.recheck.num_confirmed,
+                "unconfirmed": self.recheck.unconfirmed,
+            }
+        return json.dumps(document, indent=2)
+
+    def _verdicts_of_recheck(self) -> set[Verdict]:
+        unconfirmed = [] if self.recheck is None else self.recheck.unconfirmed
+        return {"violated" if answer == "sat" else "undetermined" for _, answer in unconfirmed}
+
+    def _lines_of_recheck(self) -> Iterator[str]:
+        if self.recheck is not None:
+            yield f"cvc5 confirms {self.recheck.num_confirmed} obligations, path by path"
+            for name, answer in self.recheck.unconfirmed:
+                yield f"cvc5 answers {answer}, not unsat: {name}"
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    theorem, proof = outcome.theorem, outcome.proof
+    as_expected = " (as it should be)" if outcome.verdict == "holds" else ""
+    return (
+        theorem.name,
+        theorem.scope,
+        f"{proof.num_obligations:,}",
+        f"{proof.num_paths:,}",
+        f"{proof.seconds:.1f} s",
+        proof.verdict + (as_expected if proof.verdict == "refuted" else ""),
+    )
+
+
+def _details(outcome: Outcome) -> Iterator[str]:
+    failure = outcome.proof.failure
+    if failure is not None:
+        yield f"{outcome.theorem.name}: {outcome.theorem.statement}"
+        yield f"  refuted: {failure.obligation}"
+        yield from (f"    {line}" for line in failure.lines)
+        yield from (f"  assuming that {each}" for each in outcome.theorem.assumptions)
+        yield "  the start satisfies the invariant; unless said above, a run need not get there"
+    for reason in outcome.proof.undecided:
+        yield f"{outcome.theorem.name}: undetermined: {reason}"

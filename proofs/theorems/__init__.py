@@ -1,0 +1,9 @@
+"""One theorem a file. Importing this package fills `proofs.theorem.THEOREMS`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,46 @@
+"""From provers to a verdict: everything discharged is proved, else a run decides.
+
+Entry point: `settle`. What the solver leaves open is refuted if a random run of the spec on plain
+integers shows that it is wrong; otherwise it stays undetermined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from proofs.symbolic.prover import Discharged, Prover
+from proofs.theorem import Failure, ObligationSink, Proof
+from proofs.unbounded.invariant import Part
+from proofs.unbounded.state import DIALECTS
+from proofs.unbounded.watch import Judge, find_breach
+
+
+def settle(
+    proof: Proof,
+    export: ObligationSink,
+    parts: Iterable[Part],
+    judges: Sequence[Judge] = (),
+) -> None:
+    """Fills in a proof from its parts; the first that is not proved is looked for in runs."""
+    for label, dialect, prover in parts:
+        take(proof, export, prover)
+        if prover.unproved is not None:
+            others = [each for each in DIALECTS if each != dialect]
+            decide(proof, label, prover.unproved, find_breach([dialect, *others], judges))
+            return
+
+
+def take(proof: Proof, export: ObligationSink, prover: Prover) -> None:
+    """Adds up what a prover did."""
+    for each in prover.discharged:
+        export(each.obligation)
+    proof.num_obligations += len(prover.discharged)
+    proof.num_paths += prover.num_paths
+    proof.num_queries += prover.num_queries
+
+
+def decide(proof: Proof, label: str, unproved: Discharged, failure: Failure | None) -> None:
+    """Files what was not proved as refuted by a run, or as undecided."""
+    proof.failure = failure
+    if failure is None:
+        proof.undecided.append(f"{label}, {unproved.obligation.name}: {unproved.answer}")

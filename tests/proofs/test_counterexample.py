@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import z3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proofs.actions import schedule, two_steps
+from proofs.counterexample import ToldScheduler, explain, find_small_model
+from proofs.invariant import instances
+from proofs.replay import describe
+from proofs.symbolic.state import Shape, injected, make_state, values_of
+from proofs.symbolic.values import integer, term
+
+SHAPES = [
+    Shape(num_running=2, num_waiting=2),
+    Shape(num_running=2, num_waiting=1, policy="priority", pool="publication"),
+    Shape(num_running=1, num_waiting=2, is_async=True, pool="any_hits"),
+]
+X, Y = z3.Ints("x y")
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_a_model_is_made_as_small_as_the_facts_allow(least_x, least_sum):
+    """The smallest model of two lower bounds meets them, and one of them exactly."""
+    model = find_small_model([least_x <= X, X + Y >= least_sum])
+    x, y = (model.eval(number, model_completion=True).as_long() for number in (X, Y))
+    assert x >= least_x
+    assert x + y == max(x, least_sum)
+
+
+def small_model(shape):
+    """Some small state of a shape."""
+    state = make_state(shape, integer)
+    with injected():
+        facts = [term(fact) for _, fact in instances(state.scheduler, state.steps)]
+    return find_small_model(facts)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
+@pytest.mark.parametrize("action", [schedule, two_steps])
+def test_telling_changes_nothing(shape, action):
+    """The scheduler that tells what it does ends exactly where the silent one ends."""
+    model = small_model(shape)
+    told = make_state(shape, values_of(model), ToldScheduler)
+    silent = make_state(shape, values_of(model))
+    assert describe(silent, action(silent)) == describe(told, action(told))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
+def test_an_explanation_shows_before_call_and_after(shape):
+    """It names every request twice, and what the spec decided in between."""
+    lines = explain(shape, schedule, small_model(shape))
+    places = [lines.index(word) for word in ("before", "the call", "after")]
+    assert sorted(places) == places
+    assert places[2] - places[1] > 1
+    for name in shape.request_ids:
+        assert 2 == sum(
+            line.startswith((f"  {name} RUNNING", f"  {name} WAITING", f"  {name} PREEMPTED"))
+            for line in lines
+        )
