@@ -167,7 +167,7 @@ def load_setting(name_or_path: str) -> Setting:
 def read_setting(path: Path) -> Setting:
     """A setting from a file. Raises `HarnessError` if it is not one."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise HarnessError(f"{path} does not exist; name a .toml or .json file") from None

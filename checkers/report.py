@@ -7,6 +7,7 @@ The same renderer serves the command line and pytest.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
@@ -184,7 +185,7 @@ def _print_counterexample(found: Counterexample, path: Path | None, console: Con
         for line in found.explanation:
             _print(console, f"    {escape(line)}")
     if path is not None:
-        _print(console, f"  replay  schedcheck replay {escape(str(path))}")
+        _print(console, f"  replay  schedcheck replay {escape(shlex.quote(str(path)))}")
 
 
 def describe_origin(found: Counterexample) -> str:
