@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterator
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -69,8 +69,9 @@ def _find_in_row(value: Any, kinds: tuple[Any, ...], place: str) -> Iterator[str
 @functools.cache
 def fields_of(kind: type) -> tuple[tuple[str, Any], ...]:
     """The fields of a class, with their types."""
-    attrs.resolve_types(kind)
-    return tuple((field.name, field.type) for field in attrs.fields(kind))
+    # Not with `attrs.resolve_types`, which changes the class for everybody else.
+    hints = get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in attrs.fields(kind))
 
 
 def is_a(value: Any, kind: type) -> bool:

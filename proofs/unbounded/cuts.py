@@ -55,16 +55,13 @@ class CutScheduler(SymbolicScheduler):
     start: dict[str, Any]
     """What the cells held before the action."""
     true_of_sums: Extra
+    """What the sums say of requests that a question is about."""
     shows_invariant: bool
     """Whether the invariant itself is obliged; else it is taken as shown elsewhere."""
 
     def _schedule_next_running(self) -> bool:
         loop = self.loop("pass 1", in_pass_1, self._all_cells())
-        return cut_rule(
-            loop,
-            lambda: num_left(self),
-            super()._schedule_next_running,
-        )
+        return cut_rule(loop, lambda: num_left(self), super()._schedule_next_running)
 
     def _compute_num_new_tokens(self, request: Request) -> int:
         """Names the count, so that it is the same term on every path to the loop that keeps it."""

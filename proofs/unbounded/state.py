@@ -276,7 +276,7 @@ def make_config(prover: Prover, dialect: Dialect) -> SchedulerConfig:
     fields: dict[str, Any] = {
         each.name: prover.any_integer(each.name)
         for each in attrs.fields(SchedulerConfig)
-        if str(each.type) == "int"
+        if each.type in ("int", int)
     }
     for name in FREE_SWITCHES:
         fields[name] = SymBool(prover.fresh(name, z3.BoolSort()))

@@ -25,6 +25,8 @@ def run_pytest(folder, *options):
     done = subprocess.run(
         [*command, "--continue-on-collection-errors", *options, folder],
         cwd=ROOT,
+        # In CI pytest prints its summary at length.
+        env={name: value for name, value in os.environ.items() if name != "CI"},
         capture_output=True,
         text=True,
         check=False,
