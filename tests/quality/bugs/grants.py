@@ -220,3 +220,24 @@ def a_self_preemption_ends_the_pass(original: Method) -> Method:
         return bool(original(self)) and request.request_id not in self.output.preempted_req_ids
 
     return _schedule_next_running
+
+
+@bug(
+    target="impl.scheduler:FastScheduler._take_back",
+    setting="take-back",
+    caught_by="same_as_spec",
+    source="vLLM #23347",
+)
+def the_budget_of_a_victim_is_lost(original: Method) -> Method:
+    """What a victim had been granted in this step does not return to the budget.
+
+    Only lockstep sees it: what a preemption leaves of a budget may go to waste, and engines differ
+    on how much does.
+    """
+
+    def _take_back(self: Any, victim: Any) -> None:
+        token_budget = self.token_budget
+        original(self, victim)
+        self.token_budget = token_budget
+
+    return _take_back
