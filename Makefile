@@ -11,13 +11,16 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --constraint
 .PHONY: help verify test lint clean
 
 help:
-	@echo "make verify   check our engine and the recorded runs of a real one against the specification"
+	@echo "make verify   check our engine and the recorded runs of a real one against the specification,"
+	@echo "              and prove a core of the theorems"
 	@echo "make test     run the whole test suite; ARGS='tests/house -x' runs a part of it"
 	@echo "make lint     ruff, ruff format and mypy"
 	@echo "make clean    remove .venv and whatever the tools leave behind"
 
 verify: $(VENV)/installed
 	@$(BIN)/schedcheck verify --recordings tests/recordings
+	@echo "a core of the proofs; schedcheck prove shows them all"
+	@$(BIN)/schedcheck prove --core
 
 test: $(VENV)/installed
 	@$(BIN)/python -m pytest $(ARGS)

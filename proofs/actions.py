@@ -32,15 +32,20 @@ def update(state: State) -> dict[str, Any]:
 
     Voided parts may have sampled or not, as the environment says.
     """
+    output, result = take_oldest_step(state)
+    state.scheduler.update_from_output(output, result)
+    return result.sampled_token_ids
+
+
+def take_oldest_step(state: State) -> tuple[SchedulerOutput, ModelRunnerOutput]:
+    """Takes the oldest step out of flight: what it was to compute, and what it has sampled."""
     step = state.steps[0]
     sampled: dict[str, list[int]] = {}
     for name, num_tokens in step.items():
         if num_tokens > 0:
             sampled[name] = [state.numbers(f"{name}.token")] if _samples(state, name) else []
     del state.steps[0]
-    output = SchedulerOutput({name: step[name] for name in sampled})
-    state.scheduler.update_from_output(output, ModelRunnerOutput(sampled))
-    return sampled
+    return SchedulerOutput({name: step[name] for name in sampled}), ModelRunnerOutput(sampled)
 
 
 def _samples(state: State, name: str) -> bool:

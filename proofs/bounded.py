@@ -13,19 +13,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import attrs
 import z3
 from attrs import define, field, frozen
 
-from proofs.counterexample import explain, find_small_model
+from proofs.counterexample import explain, find_small_model, wishes_of
 from proofs.invariant import instances
+from proofs.reach import FailingStart
 from proofs.replay import ReplayError, check_replay
-from proofs.symbolic.executor import Executor, Path, UndecidedError
+from proofs.symbolic.executor import Executor, Path, UndecidedError, make_solver
 from proofs.symbolic.state import Shape, State, injected, make_state, values_of
-from proofs.symbolic.values import conjunction, integer, term
+from proofs.symbolic.values import conjunction, implies, integer, term
 from proofs.theorem import (
     Failure,
     Obligation,
     ObligationSink,
+    Part,
     Proof,
     Theorem,
     Verdict,
@@ -37,6 +40,9 @@ from proofs.theorem import (
 Action = Callable[[State], Any]
 Claim = tuple[str, Any]
 """What is claimed, and whether it holds: a plain or a symbolic truth."""
+
+NUM_PATHS_AT_ONCE = 25
+"""How many paths one question is about; five times as fast as a question for each."""
 
 
 @frozen
@@ -71,6 +77,8 @@ class Scenario:
     assume: Assumption = nothing_more
     is_slow: bool = False
     """Whether it is left out unless asked for."""
+    is_core: bool = True
+    """Whether it is looked at when time is short, too."""
 
     @property
     def label(self) -> str:
@@ -90,6 +98,15 @@ class BoundedTheorem(Theorem):
 
     scenarios: tuple[Scenario, ...]
     claims: Claims
+
+    def about(self, scenarios: tuple[Scenario, ...]) -> BoundedTheorem:
+        """The same, claimed of some scenarios only."""
+        return attrs.evolve(self, scenarios=scenarios, bounds=labels_of(scenarios))
+
+
+def labels_of(scenarios: tuple[Scenario, ...]) -> str:
+    """What they are called in a table."""
+    return "; ".join(scenario.label for scenario in scenarios)
 
 
 def bounded(
@@ -112,7 +129,7 @@ def bounded(
             statement=first_line(claims.__doc__),
             scope="bounded",
             assumptions=assumptions,
-            bounds="; ".join(scenario.label for scenario in scenarios),
+            bounds=labels_of(scenarios),
             prove=prove,
             mutants=mutants,
             expected=expected,
@@ -156,6 +173,20 @@ class _Open:
     proof: Proof
 
 
+@frozen
+class _Claimed:
+    """A path that was taken, and what is claimed of it."""
+
+    number: int
+    condition: tuple[z3.BoolRef, ...]
+    claims: list[tuple[_Open, list[Claim]]]
+
+    def as_goal(self) -> Any:
+        """All that is claimed of whoever goes this way."""
+        facts = [fact for _, some in self.claims for _, fact in some]
+        return implies(conjunction(*self.condition), conjunction(*facts))
+
+
 @define
 class _Exploration:
     """All paths of one scenario, and what its theorems claim of each."""
@@ -165,6 +196,11 @@ class _Exploration:
     export: ObligationSink
     say: Callable[[str], None]
     executor: Executor = field(factory=Executor)
+    judge: z3.Solver = field(factory=make_solver)
+    """Knows the precondition; the executor's solver is on its way along a path."""
+    open_paths: list[_Claimed] = field(factory=list)
+    num_questions: int = 0
+    """To the judge."""
     before: State = field(init=False)
     precondition: tuple[z3.BoolRef, ...] = field(init=False)
 
@@ -173,10 +209,26 @@ class _Exploration:
         with injected():
             facts = self.scenario.precondition(self.before)
         self.precondition = tuple(term(fact) for fact in facts)
+        self.judge.add(*self.precondition)
 
     def run(self) -> None:
         """Explores until all paths are done, or every theorem is refuted."""
         started, sharers = time.monotonic(), list(self.about)
+        reason = self._explore()
+        for each in self.about:
+            if reason is None:
+                each.proof.looked_at.append(self.scenario.label)
+            else:
+                each.proof.undecided.append(f"{self.scenario.label}: {reason}")
+        for each in sharers:
+            each.proof.num_paths += self.executor.num_paths
+            each.proof.num_queries += self.executor.num_queries + self.num_questions
+            # The exploration is shared, so its time is shared out.
+            each.proof.seconds += (time.monotonic() - started) / len(sharers)
+
+    def _explore(self) -> str | None:
+        """Looks at every path; returns why the solver gave up, if it did."""
+        reason = None
         try:
             for path in self.executor.paths(self._setup, self._body):
                 self._look_at(path)
@@ -184,16 +236,9 @@ class _Exploration:
                 if not self.about:
                     break
         except UndecidedError as error:
-            for each in self.about:
-                each.proof.undecided.append(f"{self.scenario.label}: {error}")
-        else:
-            for each in self.about:
-                each.proof.looked_at.append(self.scenario.label)
-        for each in sharers:
-            each.proof.num_paths += self.executor.num_paths
-            each.proof.num_queries += self.executor.num_queries
-            # The exploration is shared, so its time is shared out.
-            each.proof.seconds += (time.monotonic() - started) / len(sharers)
+            reason = str(error)
+        self._settle()
+        return reason
 
     def _setup(self) -> tuple[State, list[Any]]:
         return make_state(self.scenario.shape, integer), list(self.precondition)
@@ -204,38 +249,92 @@ class _Exploration:
 
     def _look_at(self, path: Path) -> None:
         check_replay(self.scenario.shape, self.scenario.action, path)
+        self.open_paths.append(
+            _Claimed(self.executor.num_paths, path.condition, self._claims_of(path))
+        )
+        # Few at first, so that what is wrong is found early.
+        if len(self.open_paths) >= min(self.executor.num_paths, NUM_PATHS_AT_ONCE):
+            self._settle()
+
+    def _claims_of(self, path: Path) -> list[tuple[_Open, list[Claim]]]:
+        """What is to be shown of a path, by theorem; what was assumed in these words is not."""
         run = Run(self.before, path.state, path.result)
-        claims = [(each, list(each.theorem.claims(run))) for each in self.about]
-        # Mostly one question answers for all theorems.
-        every_fact = conjunction(*[fact for _, some in claims for _, fact in some])
-        if self.executor.check(z3.Not(every_fact)) != z3.unsat:
-            for each, some in claims:
-                self._settle_one_by_one(each, some)
+        # A plain truth is none of those: the run has decided it.
+        known = {fact.ast.value for fact in self.precondition} - {term(True).ast.value}
+        return [
+            (each, [claim for claim in each.theorem.claims(run) if _address(claim) not in known])
+            for each in self.about
+        ]
+
+    def _settle(self) -> None:
+        """Asks about the open paths, all at once; one by one only where that is no proof."""
+        paths, self.open_paths = self.open_paths, []
+        goals = [each.as_goal() for each in paths]
+        if paths and self._ask(z3.Not(conjunction(*goals))) != z3.unsat:
+            for each, goal in zip(paths, goals, strict=True):
+                if self._ask(z3.Not(term(goal))) != z3.unsat:
+                    self._settle_one_by_one(each)
             self.about = [each for each in self.about if each.proof.failure is None]
-        proved = [fact for each, some in claims if each.proof.failure is None for _, fact in some]
-        for each, some in claims:
-            each.proof.num_obligations += len(some)
-        if proved:
-            name = f"{self.scenario.label}, path {self.executor.num_paths}"
-            facts = self.precondition + path.condition
-            self.export(Obligation(name, facts, conjunction(*proved)))
+        for each in paths:
+            self._close(each)
 
-    def _settle_one_by_one(self, each: _Open, claims: list[Claim]) -> None:
-        for claim, fact in claims:
-            answer = self.executor.check(z3.Not(term(fact)))
-            if answer == z3.unknown:
-                reason = self.executor.solver.reason_unknown()
-                place = f"{self.scenario.label}, path {self.executor.num_paths}"
-                each.proof.undecided.append(f"{claim}, {place}: {reason}")
-            elif answer == z3.sat:
-                each.proof.failure = self._explain(each.theorem, claim, fact)
-                return
+    def _settle_one_by_one(self, path: _Claimed) -> None:
+        for each, claims in path.claims:
+            for claim, fact in claims:
+                if each.proof.failure is None:
+                    self._settle_claim(path, each, claim, fact)
 
-    def _explain(self, theorem: BoundedTheorem, claim: str, fact: Any) -> Failure:
+    def _settle_claim(self, path: _Claimed, each: _Open, claim: str, fact: Any) -> None:
+        facts = [*path.condition, z3.Not(term(fact))]
+        answer = self._ask(*facts)
+        if answer == z3.unknown:
+            reason = self.judge.reason_unknown()
+            place = f"{self.scenario.label}, path {path.number}"
+            each.proof.undecided.append(f"{claim}, {place}: {reason}")
+        elif answer == z3.sat:
+            each.proof.failure = self._explain(each.theorem, claim, [*self.precondition, *facts])
+
+    def _close(self, path: _Claimed) -> None:
+        for each, claims in path.claims:
+            each.proof.num_obligations += len(claims)
+        parts = tuple(
+            _part(each, some) for each, some in path.claims if some and each.proof.failure is None
+        )
+        if parts:
+            name = f"{self.scenario.label}, path {path.number}"
+            goal = conjunction(*[part.goal for part in parts])
+            self.export(Obligation(name, self.precondition + path.condition, goal, parts))
+
+    def _ask(self, *facts: z3.BoolRef) -> z3.CheckSatResult:
+        self.num_questions += 1
+        self.judge.push()
+        self.judge.add(*facts)
+        answer = self.judge.check()
+        self.judge.pop()
+        return answer
+
+    def _explain(self, theorem: BoundedTheorem, claim: str, facts: list[z3.BoolRef]) -> Failure:
         shape, action = self.scenario.shape, self.scenario.action
-        model = find_small_model([*self.executor.solver.assertions(), z3.Not(term(fact))])
-        before, after = (make_state(shape, values_of(model)) for _ in range(2))
-        plain = dict(theorem.claims(Run(before, after, action(after))))
-        if plain.get(claim, True):
+        model = find_small_model(facts, wishes_of(self.before))
+
+        def fails(make: Callable[[], State]) -> bool:
+            before, after = make(), make()
+            if not all(self.scenario.precondition(before)):
+                return False
+            return not all(fact for _, fact in theorem.claims(Run(before, after, action(after))))
+
+        if not fails(lambda: make_state(shape, values_of(model))):
             raise ReplayError(f"{claim}: refuted on symbols, and yet it holds on plain integers")
-        return Failure(claim, model, explain(shape, action, model))
+        start = FailingStart(shape, model, fails)
+        return Failure(claim, model, explain(shape, action, model), start)
+
+
+def _address(claim: Claim) -> int:
+    """Where the fact is; equal terms are one."""
+    address: int = term(claim[1]).ast.value
+    return address
+
+
+def _part(each: _Open, claims: list[Claim]) -> Part:
+    goal = conjunction(*[fact for _, fact in claims])
+    return Part(each.theorem.name, tuple(claim for claim, _ in claims), goal)

@@ -5,7 +5,8 @@ Entry points: `find_small_model` and `explain`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import z3
@@ -14,6 +15,7 @@ from checkers.explain import ExplainedScheduler
 from proofs.symbolic.overheard import OverheardScheduler
 from proofs.symbolic.pools import PublicationPool
 from proofs.symbolic.state import CONFIG_NUMBERS, Shape, State, make_state, values_of
+from proofs.symbolic.values import all_of, any_of, term
 from spec.block_pool import CountedBlockPool
 from spec.interface import RequestStatus, SchedulerConfig
 from spec.request import Request
@@ -22,15 +24,19 @@ LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 1024)
 TIMEOUT_MS = 3_000
 
 
-def find_small_model(facts: Sequence[z3.BoolRef]) -> z3.ModelRef:
+def find_small_model(facts: Sequence[z3.BoolRef], wishes: Iterable[z3.BoolRef] = ()) -> z3.ModelRef:
     """Returns a model of satisfiable facts in which no number is larger than it must be, roughly.
 
-    First the least bound for all numbers, then as many of them as possible small.
+    First the wishes that the facts allow, one after the other; then the least bound for all
+    numbers; then as many of them as possible small.
     """
     solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MS)
     solver.add(*facts)
-    numbers = _numbers_in(facts)
+    for wish in wishes:
+        if solver.check(wish) == z3.sat:
+            solver.add(wish)
+    numbers = _numbers_in(solver.assertions())
     for limit in LIMITS:
         bounds = [z3.And(number >= 0, number <= limit) for number in numbers]
         if solver.check(*bounds) == z3.sat:
@@ -53,6 +59,28 @@ def _shrink(solver: z3.Solver, numbers: list[z3.ArithRef], bounds: list[z3.BoolR
                 break
         solver.add(number == value)
     return model
+
+
+def wishes_of(state: State) -> Iterator[z3.BoolRef]:
+    """Yields what is so in most states that a run gets to, whatever the invariant says of it."""
+    scheduler = state.scheduler
+    budget = scheduler.config.max_num_scheduled_tokens
+    for step in state.steps:
+        yield term(sum(step.values()) <= budget)
+    for request in scheduler.running:
+        yield term(request.num_computed_tokens > 0)
+        lacks_a_token = all_of(
+            request.num_computed_tokens >= request.num_prompt_tokens,
+            request.num_computed_tokens >= request.num_tokens - 1,
+        )
+        yield term(lacks_a_token)
+        yield term(any_of(lacks_a_token, request.num_output_tokens == 0))
+    for request in scheduler.waiting.items:
+        yield term(request.status == RequestStatus.WAITING)
+    if scheduler.config.policy == "priority":
+        times = [request.arrival_time for request in scheduler.requests.values()]
+        yield term(all_of(*[earlier < later for earlier, later in pairwise(times)]))
+        yield z3.Distinct(*map(term, times))
 
 
 def _numbers_in(facts: Sequence[z3.BoolRef]) -> list[z3.ArithRef]:
@@ -80,7 +108,8 @@ def explain(shape: Shape, action: Callable[[State], Any], model: z3.ModelRef) ->
     action(state)
     assert isinstance(scheduler, ToldScheduler), "it was built as one"
     told = tuple(f"  {sentence}" for sentence in scheduler.told)
-    return ("before", *before, "the call", *told, "after", *_show(state))
+    notes = tuple(f"  {sentence}" for sentence in state.notes)
+    return ("before", *before, "the call", *told, "after", *_show(state), *notes)
 
 
 class ToldScheduler(ExplainedScheduler, OverheardScheduler):

@@ -7,15 +7,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
+import attrs
 from attrs import frozen
 
 import proofs.theorems  # noqa: F401  (fills the registry)
 from proofs.bounded import BoundedTheorem, be_quiet, prove_bounded
-from proofs.theorem import THEOREMS, ObligationSink, Proof, Theorem, ignore
+from proofs.reach import Way, find_way
+from proofs.theorem import (
+    THEOREMS,
+    Obligation,
+    ObligationSink,
+    Part,
+    Proof,
+    Theorem,
+    ignore,
+)
 
 Verdict = Literal["holds", "violated", "undetermined"]
+
+
+CORE = (
+    "the_initial_state_satisfies_the_invariant",
+    "add_request_preserves_the_invariant",
+    "schedule_preserves_the_invariant",
+    "update_from_output_preserves_the_invariant",
+    "abort_preserves_the_invariant",
+    "budgets_are_kept",
+    "nobody_overtakes",
+    "no_admission_after_preemption",
+    "any_number_blocks_are_never_used_twice",
+)
+"""The heart of it, in a quarter of a minute."""
 
 
 class UnknownTheoremError(ValueError):
@@ -28,6 +53,11 @@ class Outcome:
 
     theorem: Theorem
     proof: Proof
+    way: Way | None = None
+    """Of a refuted theorem: what came of looking for a run to the state that refutes it.
+
+    None if the counterexample is a run already.
+    """
 
     @property
     def verdict(self) -> Verdict:
@@ -55,6 +85,9 @@ class Outcome:
             "seconds": round(proof.seconds, 3),
             "failed_obligation": None if failure is None else failure.obligation,
             "counterexample": [] if failure is None else list(failure.lines),
+            "way": None if self.way is None else self.way.kind,
+            "way_says": None if self.way is None else self.way.sentence,
+            "run": [] if self.way is None else list(self.way.run),
             "undecided": list(proof.undecided),
         }
 
@@ -74,6 +107,17 @@ def select_theorems(names: Sequence[str], *, with_slow: bool) -> list[Theorem]:
     return [each for each in THEOREMS.values() if with_slow or not each.is_slow]
 
 
+def select_core() -> list[Theorem]:
+    """The theorems of `CORE`, about their smaller states."""
+    chosen = [THEOREMS[name] for name in CORE]
+    return [
+        each.about(tuple(some for some in each.scenarios if some.is_core))
+        if isinstance(each, BoundedTheorem)
+        else each
+        for each in chosen
+    ]
+
+
 def prove_theorems(
     theorems: Sequence[Theorem],
     *,
@@ -85,11 +129,24 @@ def prove_theorems(
     about = [each for each in theorems if isinstance(each, BoundedTheorem)]
     proved = prove_bounded(about, with_slow=with_slow, export=export, say=say)
     for bounded, proof in zip(about, proved, strict=True):
-        yield Outcome(bounded, proof)
+        yield Outcome(bounded, proof, _look_for_run(proof, say))
     for theorem in theorems:
         if not isinstance(theorem, BoundedTheorem):
             say(theorem.name)
             started = time.monotonic()
-            proof = theorem.prove(export)
+            proof = theorem.prove(partial(_hand_on, export, theorem.name))
             proof.seconds = time.monotonic() - started
             yield Outcome(theorem, proof)
+
+
+def _look_for_run(proof: Proof, say: Callable[[str], None]) -> Way | None:
+    if proof.failure is None or proof.failure.start is None:
+        return None
+    say(f"{proof.name}: looking for a run to the state that refutes it")
+    return find_way(proof.failure.start)
+
+
+def _hand_on(export: ObligationSink, theorem: str, obligation: Obligation) -> None:
+    """Says whose an obligation is that no other theorem shares."""
+    part = Part(theorem, (obligation.name,), obligation.goal)
+    export(attrs.evolve(obligation, parts=(part,)))

@@ -13,7 +13,7 @@ import z3
 from proofs.symbolic.executor import Path
 from proofs.symbolic.pools import PublicationPool
 from proofs.symbolic.state import PromptOfLength, Shape, State, make_state, values_of
-from proofs.symbolic.values import SymBool, SymInt
+from proofs.symbolic.values import SymBool, SymInt, value_in
 from spec.interface import SchedulerOutput
 
 
@@ -62,7 +62,7 @@ def describe(state: State, result: Any) -> dict[str, Any]:
         seen["left"] = dict(scheduler.block_pool.num_left_tokens)
     for number, step in enumerate(state.steps):
         seen[f"step{number}"] = dict(step)
-    seen["result"] = _describe_output(result) if isinstance(result, SchedulerOutput) else result
+    seen["result"] = describe_output(result) if isinstance(result, SchedulerOutput) else result
     return seen
 
 
@@ -81,7 +81,8 @@ COUNTERS = (
 )
 
 
-def _describe_output(output: SchedulerOutput) -> dict[str, Any]:
+def describe_output(output: SchedulerOutput) -> dict[str, Any]:
+    """What a step tells the worker, by name; blocks have no names in a counted pool."""
     return {
         "num_scheduled_tokens": list(output.num_scheduled_tokens.items()),
         "new": [(n, data.num_computed_tokens) for n, data in output.scheduled_new_reqs.items()],
@@ -96,10 +97,8 @@ def _describe_output(output: SchedulerOutput) -> dict[str, Any]:
 
 def evaluate(model: z3.ModelRef, value: Any) -> Any:
     """What a value, or every value in a container, is in a model."""
-    if isinstance(value, SymInt):
-        return model.eval(value.term, model_completion=True).as_long()
-    if isinstance(value, SymBool):
-        return z3.is_true(model.eval(value.term, model_completion=True))
+    if isinstance(value, SymInt | SymBool):
+        return value_in(model, value)
     if isinstance(value, dict):
         return {name: evaluate(model, each) for name, each in value.items()}
     if isinstance(value, list | tuple):

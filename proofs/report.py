@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from proofs.export import Export
 from proofs.prove import Outcome, Verdict
 from proofs.recheck import Recheck
 
@@ -35,6 +36,8 @@ class Report:
     seconds: float
     recheck: Recheck | None = None
     """None if cvc5 was not asked."""
+    export: Export | None = None
+    """None if nothing was exported."""
 
     @property
     def verdict(self) -> Verdict:
@@ -57,6 +60,9 @@ class Report:
         for outcome in self.outcomes:
             lines += _details(outcome)
         lines += self._lines_of_recheck()
+        if self.export is not None:
+            num_files = len(self.export.entries)
+            lines.append(f"{num_files:,} obligations are in {self.export.folder}; see index.json")
         headline = HEADLINES[self.verdict]
         return "\n".join([*lines, f"{headline} in {self.seconds:.1f} s; {SCOPE}"])
 
@@ -73,6 +79,11 @@ class Report:
                 "solver": "cvc5",
                 "confirmed": self.recheck.num_confirmed,
                 "unconfirmed": self.recheck.unconfirmed,
+            }
+        if self.export is not None:
+            document["export"] = {
+                "folder": str(self.export.folder),
+                "obligations": len(self.export.entries),
             }
         return json.dumps(document, indent=2)
 
@@ -107,6 +118,8 @@ def _details(outcome: Outcome) -> Iterator[str]:
         yield f"  refuted: {failure.obligation}"
         yield from (f"    {line}" for line in failure.lines)
         yield from (f"  assuming that {each}" for each in outcome.theorem.assumptions)
-        yield "  the start satisfies the invariant; unless said above, a run need not get there"
+    if outcome.way is not None:
+        yield f"  {outcome.way.sentence}"
+        yield from (f"    {line}" for line in outcome.way.run)
     for reason in outcome.proof.undecided:
         yield f"{outcome.theorem.name}: undetermined: {reason}"

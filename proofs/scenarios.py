@@ -11,7 +11,7 @@ from proofs.symbolic.state import Shape, State
 
 FCFS = Scenario(schedule, Shape(num_running=2, num_waiting=2))
 FCFS_MORE = Scenario(schedule, Shape(num_running=3, num_waiting=2), is_slow=True)
-FCFS_MOST = Scenario(schedule, Shape(num_running=3, num_waiting=3), is_slow=True)
+FCFS_MOST = Scenario(schedule, Shape(num_running=3, num_waiting=3), is_core=False)
 PRIORITY = Scenario(schedule, Shape(num_running=2, num_waiting=1, policy="priority"))
 PRIORITY_MORE = Scenario(
     schedule, Shape(num_running=2, num_waiting=2, policy="priority"), is_slow=True
@@ -40,8 +40,8 @@ SCHEDULE = (
     ANY_HITS,
     FCFS,
     PRIORITY,
-    FCFS_MORE,
     FCFS_MOST,
+    FCFS_MORE,
     PRIORITY_MORE,
     ASYNC_MORE,
     ANY_HITS_MORE,

@@ -12,8 +12,19 @@ from typing import Literal
 import z3
 from attrs import define, field, frozen
 
+from proofs.reach import FailingStart
+
 Scope = Literal["bounded", "unbounded"]
 Verdict = Literal["proved", "refuted", "undetermined"]
+
+
+@frozen
+class Part:
+    """What one theorem claims in an obligation."""
+
+    theorem: str
+    claims: tuple[str, ...]
+    goal: z3.BoolRef
 
 
 @frozen
@@ -23,6 +34,8 @@ class Obligation:
     name: str
     hypotheses: tuple[z3.BoolRef, ...]
     goal: z3.BoolRef
+    parts: tuple[Part, ...] = ()
+    """The goal by theorem, where it is known who claims it."""
 
     def to_smt2(self) -> str:
         """The obligation as SMT-LIB 2: unsatisfiable exactly if it holds."""
@@ -41,6 +54,8 @@ class Failure:
     """Numbers for which the hypotheses hold and the goal does not."""
     lines: tuple[str, ...] = ()
     """The failing state in small numbers, and how the spec comes to it, rule by rule."""
+    start: FailingStart | None = None
+    """The failing state, to look for a run to it; None if the lines are a run already."""
 
 
 @define

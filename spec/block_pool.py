@@ -73,6 +73,8 @@ class BlockPool(CountedBlockPool):
         self.cached_blocks: dict[BlockContent, list[int]] = {}
         # Taken from the free queue since the last `take_new_block_ids`.
         self.new_block_ids: list[int] = []
+        # While a table is freed: its blocks that went to the front of the free queue.
+        self.num_put_first = 0
 
     def find_longest_cache_hit(self, request: Request) -> CacheHit:
         """Finds the cached blocks of the longest prefix that leaves a token to compute."""
@@ -115,17 +117,9 @@ class BlockPool(CountedBlockPool):
 
     def free(self, request: Request) -> None:
         """Frees a request's blocks, last block first, so that a prefix is evicted from its tail."""
-        released = []
+        self.num_put_first = 0
         for block_id in reversed(request.block_ids):
-            self.ref_cnt[block_id] -= 1
-            if self.ref_cnt[block_id] == 0:
-                released.append(block_id)
-        if self.uncached_blocks_first:
-            uncached = [block_id for block_id in released if block_id not in self.block_hash]
-            cached = [block_id for block_id in released if block_id in self.block_hash]
-            self.free_block_queue = uncached + self.free_block_queue + cached
-        else:
-            self.free_block_queue = self.free_block_queue + released
+            self._release(block_id)
         request.block_ids = []
         request.num_blocks = 0
         self.num_free_blocks = len(self.free_block_queue)
@@ -141,6 +135,19 @@ class BlockPool(CountedBlockPool):
         if self.ref_cnt[block_id] == 0:
             self.free_block_queue.remove(block_id)
         self.ref_cnt[block_id] += 1
+
+    def _release(self, block_id: int) -> None:
+        """Takes a holder away; a block that nobody holds any more joins the free queue.
+
+        In some dialects one that nobody can find goes before all that somebody might.
+        """
+        self.ref_cnt[block_id] -= 1
+        if self.ref_cnt[block_id] == 0:
+            if self.uncached_blocks_first and block_id not in self.block_hash:
+                self.free_block_queue.insert(self.num_put_first, block_id)
+                self.num_put_first += 1
+            else:
+                self.free_block_queue.append(block_id)
 
     def _take_new_block(self) -> int:
         block_id = self.free_block_queue.pop(0)

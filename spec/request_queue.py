@@ -41,14 +41,21 @@ class PriorityRequestQueue(RequestQueue):
 
     def add_request(self, request: Request) -> None:
         """Lets a request join at its rank."""
-        index = 0
-        while index < len(self.items) and not _stands_behind(self.items[index], request):
-            index += 1
-        self.items.insert(index, request)
+        self.rank = 0
+        while self._pass_next(request):
+            pass
+        self.items.insert(self.rank, request)
 
     def prepend_request(self, request: Request) -> None:
         """Puts a request back to its rank."""
         self.add_request(request)
+
+    def _pass_next(self, request: Request) -> bool:
+        """Ranks a request behind the next one, unless that one stands behind it."""
+        if self.rank >= len(self.items) or _stands_behind(self.items[self.rank], request):
+            return False
+        self.rank += 1
+        return True
 
 
 def _stands_behind(a: Request, b: Request) -> bool:

@@ -174,13 +174,16 @@ class ReferenceScheduler:
 
     def _choose_victim(self) -> Request:
         """The last to be served: the last running, or the first of greatest priority value."""
-        victim = self.running[-1]
-        if self.config.policy == "priority":
-            victim = self.running[0]
-            for request in self.running:
-                if is_served_after(request, victim):
-                    victim = request
-        return victim
+        if self.config.policy != "priority":
+            return self.running[-1]
+        self.victim = self.running[0]
+        for request in self.running:
+            self._compare_to_victim(request)
+        return self.victim
+
+    def _compare_to_victim(self, request: Request) -> None:
+        if is_served_after(request, self.victim):
+            self.victim = request
 
     def _preempt(self, victim: Request) -> None:
         """Takes everything from a running request except its tokens; it then waits at the head.

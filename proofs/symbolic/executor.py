@@ -18,6 +18,9 @@ from proofs.symbolic.values import CURRENT, term
 State = TypeVar("State")
 Result = TypeVar("Result")
 
+LIMIT = 20_000_000
+"""What the solver may spend on one question."""
+
 
 class UndecidedError(Exception):
     """The solver could not say whether a side of a decision is feasible; nothing is proved then."""
@@ -59,17 +62,39 @@ class _Decision:
     is_pushed: bool
 
 
+class _Simplified:
+    """A condition, in short; it is kept itself, so that no other gets its address."""
+
+    __slots__ = ("condition", "simple", "truth")
+
+    def __init__(self, condition: z3.BoolRef) -> None:
+        self.condition = condition
+        self.simple: z3.BoolRef = z3.simplify(condition)
+        is_decided = z3.is_true(self.simple) or z3.is_false(self.simple)
+        self.truth: bool | None = z3.is_true(self.simple) if is_decided else None
+
+
+def make_solver() -> z3.Solver:
+    """Makes a solver for many short questions about linear integers."""
+    solver = z3.SimpleSolver()
+    # In the solver's own units, which no machine changes.
+    solver.set("rlimit", LIMIT)
+    # The older of z3's two ways to do arithmetic: twice as fast here.
+    solver.set("arith.solver", 2)
+    return solver
+
+
 class Executor:
     """Explores the paths of one piece of code from one symbolic start."""
 
-    def __init__(self, timeout_ms: int = 20_000) -> None:
-        self.solver = z3.Solver()
-        self.solver.set("timeout", timeout_ms)
+    def __init__(self) -> None:
+        self.solver = make_solver()
         self.num_paths = 0
         self.num_queries = 0
         self._trail: list[_Decision] = []
         self._depth = 0
         self._model: z3.ModelRef | None = None
+        self._simplified: dict[int, _Simplified] = {}
 
     def paths(
         self,
@@ -104,13 +129,20 @@ class Executor:
 
     def branch(self, condition: z3.BoolRef) -> bool:
         """Takes a side of a decision: the replayed one, the only feasible one, or the model's."""
-        simple = z3.simplify(condition)
-        if z3.is_true(simple) or z3.is_false(simple):
-            return bool(z3.is_true(simple))
+        known = self._simplify(condition)
+        if known.truth is not None:
+            return known.truth
         place, self._depth = self._depth, self._depth + 1
         if place < len(self._trail):
             return self._replay(self._trail[place], condition)
-        return self._decide(condition, simple)
+        return self._decide(condition, known.simple)
+
+    def _simplify(self, condition: z3.BoolRef) -> _Simplified:
+        """Simplifies, once for all paths."""
+        address = condition.ast.value
+        if address not in self._simplified:
+            self._simplified[address] = _Simplified(condition)
+        return self._simplified[address]
 
     def _replay(self, decision: _Decision, asked: z3.BoolRef) -> bool:
         # Simplified, equal terms may look different.

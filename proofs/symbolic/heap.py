@@ -11,7 +11,7 @@ no induction to know it. A ghost sum of a field changes by what a write changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import z3
 from attrs import define, field
@@ -130,7 +130,7 @@ class View:
 class SymList:
     """The slice [lo, hi) of an array of requests; `see` shows a request by its key.
 
-    The spec puts to both ends, takes from both ends, and removes anywhere.
+    The spec puts and takes anywhere; at both ends nobody else has to move.
     """
 
     def __init__(self, memory: Memory, name: str, code: int, see: Callable[[Any], Any]) -> None:
@@ -196,7 +196,7 @@ class SymList:
         return self.see(self._key_at(self._place(index)))
 
     def __delitem__(self, index: Any) -> None:
-        self._take(self._place(index))
+        self._close_gap(self._place(index))
 
     def index(self, request: Any) -> SymInt:
         """Finds a request."""
@@ -220,11 +220,18 @@ class SymList:
         self._put(self.hi, request)
         self.memory[f"{self.name}.hi"] = self.hi + 1
 
-    def insert(self, index: int, request: Any) -> None:
-        """Puts a request to the front; nowhere else, since nobody does."""
-        assert index == 0, f"insert({index}) is not supported, only insert(0)"
-        self.memory[f"{self.name}.lo"] = self.lo - 1
-        self._put(self.lo, request)
+    def insert(self, index: Any, request: Any) -> None:
+        """Puts a request to a place; everybody from there on moves one place down."""
+        if isinstance(index, int) and index == 0:
+            self.memory[f"{self.name}.lo"] = self.lo - 1
+            self._put(self.lo, request)
+            return
+        place = z3.simplify(self.lo + term(index))
+        inside = z3.And(self.lo <= place, place <= self.hi)
+        self.memory.prover.oblige(f"a place to join {self.name} is inside", inside)
+        self._move(place, 1)
+        self._put(place, request)
+        self.memory[f"{self.name}.hi"] = self.hi + 1
 
     def _place(self, index: Any) -> Any:
         is_from_end = isinstance(index, int) and index < 0
@@ -262,24 +269,27 @@ class SymList:
 
     def _close_gap(self, gap: Any) -> None:
         """Removes who stands at a place; everybody behind moves one place up."""
-        memory, prover = self.memory, self.memory.prover
         gone = self._key_at(gap)
-        arr, pos, where = self.arr, memory["pos"], memory["where"]
+        self._move(gap + 1, -1)
+        self.memory[f"{self.name}.hi"] = self.hi - 1
+        self.memory.store("where", gone, z3.IntVal(NOWHERE))
+
+    def _move(self, first: Any, by: Literal[1, -1]) -> None:
+        """Moves everybody from a place on by one place; what is moved over is lost."""
+        memory, arr, pos, where = self.memory, self.arr, self.memory["pos"], self.memory["where"]
         memory.havoc([f"{self.name}.arr", "pos"])
-        place, key = z3.Int("place"), z3.Int("key")
-        moved = z3.If(place < gap, arr[place], arr[place + 1])
-        is_behind = z3.And(where[key] == self.code, pos[key] > gap)
         new_arr, new_pos = self.arr, memory["pos"]
-        prover.assume(
+        place, key = z3.Int("place"), z3.Int("key")
+        moved = z3.If(place < first + min(by, 0), arr[place], arr[place - by])
+        is_behind = z3.And(where[key] == self.code, pos[key] >= first)
+        memory.prover.assume(
             z3.ForAll([place], new_arr[place] == moved, patterns=[new_arr[place]]),
             z3.ForAll(
                 [key],
-                new_pos[key] == z3.If(is_behind, pos[key] - 1, pos[key]),
+                new_pos[key] == z3.If(is_behind, pos[key] + by, pos[key]),
                 patterns=[new_pos[key]],
             ),
         )
-        memory[f"{self.name}.hi"] = self.hi - 1
-        memory.store("where", gone, z3.IntVal(NOWHERE))
 
 
 class TokenMap:
@@ -389,6 +399,19 @@ class Cell:
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance.memory[self.name] = term(value)
+
+
+class RequestCell:
+    """A request that an object names, kept by its key in its `memory`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return instance.see(instance.memory[self.name])
+
+    def __set__(self, instance: Any, request: Any) -> None:
+        instance.memory[self.name] = request.key
 
 
 class Emptied:

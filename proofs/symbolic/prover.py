@@ -71,6 +71,8 @@ class Prover:
     """Where the run is; obligations are filed under it."""
 
     _facts: list[z3.BoolRef] = field(factory=list)
+    _num_told: int = 0
+    """How many of the facts the solver knows; it is told the others before it is asked."""
     _trail: list[_Decision] = field(factory=list)
     _depth: int = 0
     _num_names: int = 0
@@ -115,9 +117,7 @@ class Prover:
 
     def assume(self, *facts: Any) -> None:
         """Takes facts for granted on the rest of this path."""
-        terms = [term(fact) for fact in facts]
-        self._facts += terms
-        self._solver.add(*terms)
+        self._facts += [term(fact) for fact in facts]
 
     def oblige(self, clause: str, goal: Any) -> None:
         """Discharges a goal, and goes on from there: if it is not proved, nothing is."""
@@ -128,10 +128,10 @@ class Prover:
         """Discharges named goals, unless a path came through here before and did it."""
         if self._depth < len(self._trail):
             return
-        known = set(self._facts)
+        known = {fact.ast.value for fact in self._facts}
         for clause, goal in make_claims().items():
             goal_term = term(goal)
-            if goal_term in known:
+            if goal_term.ast.value in known:
                 # A run left it alone.
                 continue
             answer = self._ask(z3.Not(goal_term), self.limit)
@@ -187,7 +187,9 @@ class Prover:
 
     def _drop_facts(self) -> None:
         self._facts = []
-        self._solver.reset()
+        if self._num_told:
+            self._solver.reset()
+            self._num_told = 0
 
     def _decide(self, condition: z3.BoolRef) -> _Decision:
         if self._ask(condition, self.branch_limit) == z3.unsat:
@@ -197,6 +199,8 @@ class Prover:
 
     def _ask(self, question: z3.BoolRef, limit: int) -> z3.CheckSatResult:
         self.num_queries += 1
+        self._solver.add(*self._facts[self._num_told :])
+        self._num_told = len(self._facts)
         self._solver.set("rlimit", limit)
         self._solver.push()
         self._solver.add(question)

@@ -23,7 +23,14 @@ import spec.scheduler
 from proofs.invariant import StepTokens
 from proofs.symbolic.overheard import OverheardScheduler
 from proofs.symbolic.pools import AnyHitsPool, PublicationPool
-from proofs.symbolic.values import is_symbolic, symbolic_len, symbolic_max, symbolic_min
+from proofs.symbolic.values import (
+    integer,
+    is_symbolic,
+    symbolic_len,
+    symbolic_max,
+    symbolic_min,
+    value_in,
+)
 from spec.block_pool import CountedBlockPool
 from spec.interface import NewRequest, Policy, RequestStatus, SchedulerConfig
 from spec.request import Request
@@ -57,8 +64,8 @@ class Shape:
     """Steps in flight."""
     block_size: int = 16
     """A constant, so that rounding up to blocks stays linear."""
-    switches: frozenset[tuple[str, bool]] = frozenset()
-    """Flags of `SchedulerConfig` that differ from its defaults."""
+    switches: frozenset[tuple[str, bool | str]] = frozenset()
+    """Choices of `SchedulerConfig` that differ from its defaults."""
 
     @property
     def label(self) -> str:
@@ -86,6 +93,8 @@ class State:
     scheduler: OverheardScheduler
     steps: list[StepTokens] = field(factory=list)
     """Oldest first."""
+    notes: list[str] = field(factory=list)
+    """What an action has to say to a reader of plain numbers, beside what it leaves behind."""
 
 
 CONFIG_NUMBERS = (
@@ -201,8 +210,7 @@ def _make_step(shape: Shape, number: int, numbers: Numbers) -> StepTokens:
 
 def values_of(model: z3.ModelRef) -> Numbers:
     """The plain numbers of a model; what it does not mention may be anything, so it is 0."""
-    numbers: dict[str, int] = {each.name(): model[each].as_long() for each in model.decls()}
-    return lambda name: numbers.get(name, 0)
+    return lambda name: value_in(model, integer(name))
 
 
 @contextlib.contextmanager

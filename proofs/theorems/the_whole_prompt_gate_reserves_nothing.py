@@ -25,7 +25,6 @@ def just_arrived(state: State) -> Iterator[Any]:
         two_steps, Shape(num_running=0, num_waiting=2, num_steps=0, block_size=2), just_arrived
     ),
     mutants=(),
-    assumptions=("the start is reachable: two requests have arrived and nothing else happened",),
     expected="refuted",
 )
 def the_whole_prompt_gate_reserves_nothing(run: Run) -> Iterator[Claim]:

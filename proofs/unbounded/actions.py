@@ -43,13 +43,15 @@ class Question:
     """What is asked about an action beside the invariant; nothing, by default."""
 
     extras: dict[str, Extra] = field(factory=dict)
-    """Claims at the places of a step, by place; "planned" is when nothing more is decided."""
+    """Claims by place: in a step, "planned" when nothing more is decided, "end" after an action."""
     shows_invariant: bool = True
     """Whether the invariant is obliged, or taken as shown by another theorem."""
     assume: Extra = no_extra
     """What is assumed of the start, beside the invariant."""
     true_of_sums: Extra = no_extra
     """What the sums say of requests that the question is about."""
+    front: type[CutScheduler] = CutScheduler
+    """Who cuts the loops, and keeps the ghosts that the question is about."""
 
 
 def prove_action(
@@ -63,7 +65,8 @@ def prove_action(
     said: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def body() -> None:
-        scheduler = make_scheduler(prover, dialect, CutScheduler, base, said)
+        scheduler = make_scheduler(prover, dialect, question.front, base, said)
+        scheduler.add_ghosts()
         scheduler.extras = question.extras
         scheduler.shows_invariant = question.shows_invariant
         scheduler.true_of_sums = question.true_of_sums
@@ -98,6 +101,7 @@ def _end(scheduler: CutScheduler, question: Question) -> None:
     prover.place = "end"
     if question.shows_invariant:
         prover.oblige_all(lambda: quantified(scheduler, between_steps))
+    prover.oblige_all(lambda: question.extras.get("end", no_extra)(scheduler))
 
 
 # ---- the actions ---------------------------------------------------------------------------------

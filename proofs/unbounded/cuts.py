@@ -24,6 +24,7 @@ from proofs.unbounded.points import (
     quantified,
     reserving,
 )
+from proofs.unbounded.ranks import claims_of_choice
 from proofs.unbounded.state import (
     CHANGING_FIELDS,
     FLIGHT_FIELDS,
@@ -59,6 +60,9 @@ class CutScheduler(SymbolicScheduler):
     shows_invariant: bool
     """Whether the invariant itself is obliged; else it is taken as shown elsewhere."""
 
+    def add_ghosts(self) -> None:
+        """Adds what a question keeps beside the spec to memory: nothing."""
+
     def _schedule_next_running(self) -> bool:
         loop = self.loop("pass 1", in_pass_1, self._all_cells())
         return cut_rule(loop, lambda: num_left(self), super()._schedule_next_running)
@@ -79,6 +83,25 @@ class CutScheduler(SymbolicScheduler):
             lambda: symbolic_len(self.running),
             lambda: super(CutScheduler, self)._preempt_next_for(request, num_new_tokens),
         )
+
+    def _choose_victim(self) -> Request:
+        running = self.lists["running"]
+        kept, running.loop = running.loop, self._choose
+        victim = super()._choose_victim()
+        running.loop = kept
+        return victim
+
+    def _choose(self) -> Iterator[Any]:
+        running, memory = self.lists["running"], self.memory
+        loop = Loop(
+            "choosing",
+            memory,
+            lambda: claims_of_choice(memory, running, memory["cursor"]),
+            dict,
+            ["cursor", "victim"],
+            forgets=False,
+        )
+        return cut_elements(loop, "cursor", running)
 
     def _admit_next_waiting(self) -> bool:
         loop = self.loop("pass 2", in_pass_2, self._all_cells())

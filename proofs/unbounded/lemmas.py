@@ -28,7 +28,7 @@ from spec.stop import check_stop
 
 def prove_lemmas() -> Iterator[Prover]:
     """Shows what is used of `cdiv`, for any block size, and of `check_stop`, in every order."""
-    for show in (_show_rounding, _show_stop):
+    for show in (_show_rounding, _show_full_blocks, _show_stop):
         prover = Prover()
         prover.prove(partial(show, prover))
         yield prover
@@ -66,6 +66,20 @@ def _show_rounding(prover: Prover) -> None:
     prover.oblige("no tokens need no block", none == 0)
     prover.oblige("a token needs a block", implies(fewer >= 1, few >= 1))
     prover.oblige("more tokens need no fewer blocks", implies(fewer <= more, few <= many))
+
+
+def _show_full_blocks(prover: Prover) -> None:
+    """What `proofs.unbounded.state.may_be_hit` says of full blocks, and of the longest hit."""
+    block_size, num_blocks, most = (
+        _Number(prover.any_integer(name).term) for name in ("block_size", "hit", "most")
+    )
+    prover.assume(block_size >= 1, num_blocks >= 0, num_blocks <= most // block_size)
+    num_tokens = _Number(num_blocks.term * block_size.term)
+    rounded: Any = cdiv
+    prover.place = "full blocks"
+    prover.oblige("they hold tokens", num_tokens >= 0)
+    prover.oblige("they hold no more than there are", num_tokens <= most)
+    prover.oblige("their tokens need them all", rounded(num_tokens, block_size) == num_blocks)
 
 
 def _show_stop(prover: Prover) -> None:

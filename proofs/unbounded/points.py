@@ -9,14 +9,16 @@ step is counted as computed (`Advanced`); so seen, the clauses of `proofs.invari
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 import z3
 from attrs import frozen
 
 from proofs.invariant import Clause, Totals, clauses_of
-from proofs.symbolic.heap import NOWHERE, SymList, facts_of_sums
+from proofs.symbolic.heap import NOWHERE, SymList, facts_of_sums, sum_of
 from proofs.symbolic.values import (
+    Same,
     SymInt,
     all_of,
     any_of,
@@ -29,7 +31,7 @@ from proofs.symbolic.values import (
 from proofs.unbounded.state import RUNNING, SKIPPED, WAITING, SymbolicScheduler, facts_of_blocks
 from spec.request import Request
 
-About = Literal["state", "running", "waiting", "skipped"]
+About = Literal["state", "running", "waiting", "skipped", "neighbours"]
 CODES = {"running": RUNNING, "waiting": WAITING, "skipped": SKIPPED}
 
 
@@ -39,9 +41,9 @@ class Claim:
 
     name: str
     about: About
-    """Of the state, or of each request of a list."""
+    """Of the state, of each request of a list, or of each two in `waiting`."""
     fact: Callable[..., Any]
-    """Given nothing, or a request and its index in its list."""
+    """Given nothing, or a request and its index in its list, or two requests."""
 
 
 Point = Callable[[Any], Iterator[Claim]]
@@ -105,7 +107,11 @@ def in_pass_1(scheduler: Any) -> Iterator[Claim]:
         "the cursor is in running",
         "state",
         lambda: all_of(
-            scheduler.req_index >= 0, scheduler.req_index <= symbolic_len(scheduler.running)
+            scheduler.req_index >= 0,
+            implies(
+                _cursor_keeps_up(scheduler),
+                scheduler.req_index <= symbolic_len(scheduler.running),
+            ),
         ),
     )
     yield _nobody_is_skipped(scheduler)
@@ -148,6 +154,7 @@ def making_room(request: Any, num_new_tokens: Any, most: Any) -> Point:
             lambda: all_of(most >= 1, num_left(scheduler) <= most),
         )
         yield Claim("it is its turn", "state", lambda: is_its_turn(scheduler, request))
+        yield Claim("it is not scheduled yet", "state", lambda: tokens_of(scheduler, request) == 0)
         yield Claim(
             "its tokens are within the budgets",
             "state",
@@ -270,18 +277,31 @@ def is_left_alone(scheduler: Any, request: Any) -> Any:
 
 
 def is_its_turn(scheduler: Any, request: Any) -> Any:
-    """Whether a request runs, and stands at the cursor."""
+    """Whether a request runs, and stands at the cursor, or ahead of one that does not keep up."""
     running = scheduler.running
     if not isinstance(running, SymList):
-        return running.index(request) == scheduler.req_index
+        return _is_at_cursor(scheduler, running.index(request))
     memory = scheduler.memory
-    place = running.lo + term(scheduler.req_index)
+    place = memory.select("pos", request.key)
     return z3.And(
         memory.select("where", request.key) == RUNNING,
-        memory.select("pos", request.key) == place,
-        z3.Select(running.arr, memory.select("pos", request.key)) == request.key,
+        z3.Select(running.arr, place) == request.key,
         place < running.hi,
+        term(_is_at_cursor(scheduler, SymInt(place - running.lo))),
     )
+
+
+def _is_at_cursor(scheduler: Any, index: Any) -> Any:
+    is_there = index == scheduler.req_index
+    return any_of(
+        is_there, all_of(negate(_cursor_keeps_up(scheduler)), index < scheduler.req_index)
+    )
+
+
+def _cursor_keeps_up(scheduler: Any) -> Any:
+    """Whether the cursor stays on its request when one ahead of it leaves; else some are missed."""
+    config = scheduler.config
+    return config.policy != "priority" or config.cursor_follows_victim == "always"
 
 
 def is_cached(scheduler: Any, request: Any) -> Any:
@@ -305,6 +325,12 @@ def _invariant_of_state(scheduler: Any) -> Iterator[Claim]:
         yield _claim(each, "state", scheduler)
     for each in clauses_of("totals"):
         yield _claim(each, "state", scheduler, totals)
+    for each in clauses_of("neighbours"):
+        yield Claim(
+            f"waiting: {each.name}",
+            "neighbours",
+            lambda ahead, behind, each=each: all_of(*each.facts(scheduler.config, ahead, behind)),
+        )
 
 
 def _claim(each: Clause, about: About, scheduler: Any, *handed: Any) -> Claim:
@@ -358,6 +384,8 @@ def broken_claims(scheduler: Any, point: Point) -> Iterator[str]:
     for claim in point(scheduler):
         if claim.about == "state":
             holds = claim.fact()
+        elif claim.about == "neighbours":
+            holds = all(claim.fact(*two) for two in pairwise(scheduler.waiting.items))
         else:
             holds = all(claim.fact(each, index) for index, each in enumerate(lists[claim.about]))
         if not holds:
@@ -372,7 +400,8 @@ def quantified(scheduler: SymbolicScheduler, point: Point, *about: Any) -> dict[
 
     `about` are the terms that the point knows beside the cells.
     """
-    key = (point.__qualname__, scheduler.num_steps, *about, *scheduler.memory.cells.values())
+    terms = map(Same, (*about, *scheduler.memory.cells.values()))
+    key = (point.__qualname__, scheduler.num_steps, *terms)
     if key not in scheduler.said:
         scheduler.said[key] = _say(scheduler, point)
     return scheduler.said[key]
@@ -382,15 +411,37 @@ def _say(scheduler: SymbolicScheduler, point: Point) -> dict[str, Any]:
     said = _representation(scheduler)
     for claim in point(scheduler):
         assert claim.name not in said, f"two claims are called {claim.name}"
-        fact = claim.fact() if claim.about == "state" else _for_all(scheduler, claim)
-        said[claim.name] = term(fact)
+        said[claim.name] = term(_say_of(claim.about)(scheduler, claim))
     return said
 
 
 def general_facts(scheduler: SymbolicScheduler) -> dict[str, Any]:
     """What is true of all sums and of rounding up to blocks."""
-    facts = [*facts_of_sums(scheduler.memory), *facts_of_blocks()]
-    return {str(number): fact for number, fact in enumerate(facts)}
+    memory = scheduler.memory
+    names = sorted(memory.sums)
+    key = ("sums and blocks", *[Same(memory[each]) for each in (*names, *map(sum_of, names))])
+    if key not in scheduler.said:
+        facts = [*facts_of_sums(memory), *facts_of_blocks()]
+        scheduler.said[key] = {str(number): fact for number, fact in enumerate(facts)}
+    return scheduler.said[key]
+
+
+def _say_of(about: About) -> Callable[[SymbolicScheduler, Claim], Any]:
+    if about == "state":
+        return lambda _, claim: claim.fact()
+    return _for_all_two if about == "neighbours" else _for_all
+
+
+def _for_all_two(scheduler: SymbolicScheduler, claim: Claim) -> z3.BoolRef:
+    """Of any two in `waiting`, the one ahead first; they need not be neighbours."""
+    waiting, (place, later) = scheduler.lists["waiting"], z3.Ints("place later")
+    ahead, behind = waiting.arr[place], waiting.arr[later]
+    fact = term(claim.fact(scheduler.see(ahead), scheduler.see(behind)))
+    if z3.is_true(z3.simplify(fact)):
+        return z3.BoolVal(True)
+    are_two = z3.And(waiting.lo <= place, place < later, later < waiting.hi)
+    patterns = [z3.MultiPattern(ahead, behind)]
+    return z3.ForAll([place, later], z3.Implies(are_two, fact), patterns=patterns)
 
 
 def _for_all(scheduler: SymbolicScheduler, claim: Claim) -> z3.BoolRef:

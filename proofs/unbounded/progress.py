@@ -81,15 +81,15 @@ def running_head(*assumptions: Assumption) -> Question:
         is_first = z3.And(
             start["where"][OLDEST] == RUNNING, start["pos"][OLDEST] == start["running.lo"]
         )
-        return {"it is the first": is_first} | _said(scheduler, assumptions)
+        return {"it is the first": is_first} | facts_of(scheduler, assumptions)
 
     def in_pass_1(scheduler: Any) -> dict[str, Any]:
-        return _said(scheduler, assumptions) | _keeps_its_place(scheduler)
+        return facts_of(scheduler, assumptions) | _keeps_its_place(scheduler)
 
     return Question(
         shows_invariant=False,
         assume=assume,
-        true_of_sums=_somebody_else_counts,
+        true_of_sums=somebody_else_counts,
         extras={
             "pass 1": in_pass_1,
             "making room": in_pass_1,
@@ -100,7 +100,8 @@ def running_head(*assumptions: Assumption) -> Question:
     )
 
 
-def _said(scheduler: Any, assumptions: tuple[Assumption, ...]) -> dict[str, Any]:
+def facts_of(scheduler: Any, assumptions: tuple[Assumption, ...]) -> dict[str, Any]:
+    """What assumptions say of the start, by name."""
     return {each.name: each.fact(scheduler) for each in assumptions}
 
 
@@ -138,7 +139,7 @@ def _has_gained(scheduler: Any) -> dict[str, Any]:
     }
 
 
-def _somebody_else_counts(scheduler: Any) -> dict[str, Any]:
+def somebody_else_counts(scheduler: Any) -> dict[str, Any]:
     """If all blocks held are more than the oldest holds, somebody else holds one.
 
     That `where` is not negative says nothing new; it makes the solver look where that one is.
@@ -160,11 +161,11 @@ def waiting_head(*assumptions: Assumption) -> Question:
     """Asks whether the first of `waiting` gains a token if nobody runs."""
 
     def assume(scheduler: Any) -> dict[str, Any]:
-        return _said(scheduler, assumptions) | _is_alone(scheduler, scheduler.start)
+        return facts_of(scheduler, assumptions) | _is_alone(scheduler, scheduler.start)
 
     def before_admission(scheduler: Any) -> dict[str, Any]:
         return (
-            _said(scheduler, assumptions)
+            facts_of(scheduler, assumptions)
             | _is_alone(scheduler, scheduler.memory)
             | _nothing_happened(scheduler)
         )
@@ -176,7 +177,7 @@ def waiting_head(*assumptions: Assumption) -> Question:
     return Question(
         shows_invariant=False,
         assume=assume,
-        true_of_sums=_somebody_else_counts,
+        true_of_sums=somebody_else_counts,
         extras={
             "pass 1": before_admission,
             "making room": before_admission,

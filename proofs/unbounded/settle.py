@@ -25,7 +25,9 @@ def settle(
     for label, dialect, prover in parts:
         take(proof, export, prover)
         if prover.unproved is not None:
-            others = [each for each in DIALECTS if each != dialect]
+            # What is asked of one policy may be wrong of the other, and so with a cache.
+            alike = [each for each in DIALECTS if each.kind == dialect.kind]
+            others = [each for each in alike if each != dialect]
             decide(proof, label, prover.unproved, find_breach([dialect, *others], judges))
             return
 

@@ -24,6 +24,7 @@ from proofs.symbolic.heap import (
     Emptied,
     KeySet,
     Memory,
+    RequestCell,
     RequestMap,
     Sink,
     SymList,
@@ -31,6 +32,7 @@ from proofs.symbolic.heap import (
     View,
     sum_of,
 )
+from proofs.symbolic.pools import AnyHitsPool
 from proofs.symbolic.prover import Prover
 from proofs.symbolic.values import (
     SymBool,
@@ -42,7 +44,8 @@ from proofs.symbolic.values import (
     symbolic_min,
     term,
 )
-from spec.block_pool import CountedBlockPool
+from proofs.unbounded.ranks import RankedQueue
+from spec.block_pool import CacheHit, CountedBlockPool
 from spec.interface import RequestStatus, SchedulerConfig
 from spec.request import Request
 from spec.request_queue import RequestQueue
@@ -82,6 +85,8 @@ NUMBERS = (
     "num_free_blocks",
     "num_preempted",
     "cursor",
+    "victim",
+    "rank",
 )
 
 
@@ -99,12 +104,27 @@ class Dialect:
     """A configuration whose switches are fixed: as vLLM 0.33.0, but for those named here."""
 
     name: str
-    switches: tuple[tuple[str, bool], ...] = ()
+    switches: tuple[tuple[str, bool | str], ...] = ()
 
     @property
     def is_async(self) -> bool:
         """Whether a step is planned while another one is in flight."""
-        return dict(self.switches).get("async_scheduling", False)
+        return bool(dict(self.switches).get("async_scheduling", False))
+
+    @property
+    def finds_hits(self) -> bool:
+        """Whether prefixes are cached."""
+        return bool(dict(self.switches).get("enable_prefix_caching", False))
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether priorities decide who is served first."""
+        return dict(self.switches).get("policy") == "priority"
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """What a claim about a step may depend on."""
+        return self.is_ranked, self.finds_hits
 
     @property
     def num_steps(self) -> int:
@@ -126,7 +146,29 @@ RESERVE_AWARE = Dialect(
     "asynchronous, reserve-aware gate",
     (("async_scheduling", True), ("reserve_admitted_prefills", True)),
 )
-DIALECTS = (SYNCHRONOUS, ASYNCHRONOUS, CHUNK_GATE, WHOLE_PROMPTS, RESERVE_AWARE)
+PRIORITY = Dialect("priority", (("policy", "priority"),))
+ASYNCHRONOUS_PRIORITY = Dialect(
+    "asynchronous, priority", (("async_scheduling", True), ("policy", "priority"))
+)
+CACHING = Dialect("prefix cache", (("enable_prefix_caching", True),))
+ASYNCHRONOUS_CACHING = Dialect(
+    "asynchronous, prefix cache", (("async_scheduling", True), ("enable_prefix_caching", True))
+)
+PRIORITY_CACHING = Dialect(
+    "priority, prefix cache", (("policy", "priority"), ("enable_prefix_caching", True))
+)
+DIALECTS = (
+    SYNCHRONOUS,
+    ASYNCHRONOUS,
+    CHUNK_GATE,
+    WHOLE_PROMPTS,
+    RESERVE_AWARE,
+    PRIORITY,
+    ASYNCHRONOUS_PRIORITY,
+    CACHING,
+    ASYNCHRONOUS_CACHING,
+    PRIORITY_CACHING,
+)
 
 
 class Choice:
@@ -151,13 +193,13 @@ class Choice:
 
 
 class AnySet:
-    """A set of tokens of which nothing is known."""
+    """A set of which nothing is known."""
 
     def __init__(self, prover: Prover) -> None:
         self.prover = prover
 
-    def __contains__(self, token_id: Any) -> bool:
-        return self.prover.any_truth("is a stop token")
+    def __contains__(self, element: Any) -> bool:
+        return self.prover.any_truth("is in the set")
 
 
 class SymbolicPool(CountedBlockPool):
@@ -168,6 +210,44 @@ class SymbolicPool(CountedBlockPool):
     def __init__(self, memory: Memory, num_blocks: Any) -> None:
         self.memory = memory
         self.num_blocks = num_blocks
+
+
+class HitBlocks(SymInt):
+    """A number of blocks that are hit, and how many tokens they hold."""
+
+    __slots__ = ("block_size", "num_tokens")
+
+    def __init__(self, num_blocks: SymInt, num_tokens: SymInt, block_size: Any) -> None:
+        super().__init__(num_blocks.term)
+        self.num_tokens = num_tokens
+        self.block_size = block_size
+
+    def __mul__(self, other: Any) -> SymInt:
+        """Their tokens, for the size of a block; for anything else as the parent."""
+        return self.num_tokens if other is self.block_size else super().__mul__(other)
+
+
+class SymbolicAnyHitsPool(AnyHitsPool):
+    """The pool of any hits, its number in memory, for any block size."""
+
+    num_free_blocks = Cell()  # type: ignore[assignment]
+
+    def __init__(self, prover: Prover, memory: Memory, config: Any) -> None:
+        self.prover = prover
+        self.memory = memory
+        self.num_blocks = config.num_blocks
+        self.block_size = config.block_size
+        self.numbers = prover.any_integer
+        self.num_choices = 0
+
+    def find_longest_cache_hit(self, request: Request) -> CacheHit:
+        """Finds any number of full blocks that leaves a token to compute."""
+        num_blocks, num_tokens = self.prover.any_integer("hit"), self.prover.any_integer("in hit")
+        most: Any = request.num_tokens - 1
+        self.prover.assume(may_be_hit(num_blocks, num_tokens, most, self.block_size))
+        num_free_blocks = self._choose(symbolic_min(num_blocks, self.num_free_blocks))
+        hit: Any = HitBlocks(num_blocks, num_tokens, self.block_size)
+        return CacheHit([], hit, num_free_blocks)
 
 
 class SymbolicOutput:
@@ -192,6 +272,7 @@ class SymbolicScheduler(ReferenceScheduler):
     long_prefill_token_threshold = Cell()  # type: ignore[assignment]
     num_reserved_blocks = Cell()  # type: ignore[assignment]
     cursor = Cell()
+    victim = RequestCell()
     skipped = Emptied()
 
     memory: Memory
@@ -238,7 +319,10 @@ def make_scheduler(
     scheduler.memory, scheduler.prover, scheduler.dialect = memory, prover, dialect
     scheduler.said, scheduler.num_steps = said, dialect.num_steps
     scheduler.config = make_config(prover, dialect)
-    scheduler.block_pool = SymbolicPool(memory, scheduler.config.num_blocks)
+    if dialect.finds_hits:
+        scheduler.block_pool = SymbolicAnyHitsPool(prover, memory, scheduler.config)
+    else:
+        scheduler.block_pool = SymbolicPool(memory, scheduler.config.num_blocks)
     scheduler.opaque = _make_opaque(prover)
     _add_containers(scheduler)
     return scheduler
@@ -252,8 +336,11 @@ def _add_containers(scheduler: Any) -> None:
     }
     scheduler.lists = lists
     scheduler.running = lists["running"]
-    scheduler.waiting = RequestQueue()
-    scheduler.waiting.items = lists["waiting"]
+    if scheduler.dialect.is_ranked:
+        scheduler.waiting = RankedQueue(lists["waiting"])
+    else:
+        scheduler.waiting = RequestQueue()
+        scheduler.waiting.items = lists["waiting"]
     scheduler.requests = RequestMap(memory, "live", see)
     scheduler.finished_req_ids = Sink()
 
@@ -272,7 +359,7 @@ def _make_opaque(prover: Prover) -> dict[str, Any]:
 
 
 def make_config(prover: Prover, dialect: Dialect) -> SchedulerConfig:
-    """Any configuration of a dialect: first come, first served, and without a prefix cache."""
+    """Any configuration of a dialect."""
     fields: dict[str, Any] = {
         each.name: prover.any_integer(each.name)
         for each in attrs.fields(SchedulerConfig)
@@ -309,6 +396,19 @@ def facts_of_blocks() -> list[z3.BoolRef]:
             patterns=[z3.MultiPattern(blocks_a, blocks_b)],
         ),
     ]
+
+
+def may_be_hit(num_blocks: Any, num_tokens: Any, most: Any, block_size: Any) -> Any:
+    """What is used of full blocks that hold at most so many tokens.
+
+    `proofs.unbounded.lemmas` shows it of the product with any block size.
+    """
+    return all_of(
+        num_blocks >= 0,
+        num_tokens >= 0,
+        num_tokens <= most,
+        blocks_for(num_tokens, block_size) == num_blocks,
+    )
 
 
 def any_stop(prover: Prover, request: Any, config: Any) -> Any:

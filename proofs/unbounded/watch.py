@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import z3
 from attrs import define, field, frozen
 
@@ -49,9 +50,12 @@ class WatchedScheduler(ReferenceScheduler):
         self.steps: list[StepTokens] = []
         # How far the loop over running requests at the end of a step has come.
         self.cursor = 0
+        # Requests that pass 1 had yet to look at before its rule began.
+        self.num_left = 0
         # Points that were looked at, and how often.
         self.num_looks: dict[str, int] = {}
-        super().__init__(config, CountedBlockPool(config.num_blocks))
+        counted = CountedBlockPool(config.num_blocks)
+        super().__init__(config, None if config.enable_prefix_caching else counted)
 
     def total(self, name: str) -> int:
         """The sum of a field over all requests."""
@@ -70,18 +74,27 @@ class WatchedScheduler(ReferenceScheduler):
             raise BreachError(f"{place}: {name}")
 
     def _schedule_next_running(self) -> bool:
+        self.num_left = num_left(self)
         return self._watch(
             "pass 1", in_pass_1, lambda: num_left(self), super()._schedule_next_running
         )
 
     def _preempt_next_for(self, request: Request, num_new_tokens: int) -> bool:
-        point = making_room(request, num_new_tokens, num_left(self))
+        point = making_room(request, num_new_tokens, self.num_left)
         return self._watch(
             "making room",
             point,
             lambda: len(self.running),
             lambda: super(WatchedScheduler, self)._preempt_next_for(request, num_new_tokens),
         )
+
+    def _choose_victim(self) -> Request:
+        victim = super()._choose_victim()
+        if self.config.policy == "priority":
+            ranks = [(request.priority, request.arrival_time) for request in self.running]
+            if ranks.index(max(ranks)) != self.running.index(victim):
+                raise BreachError("choosing: the victim is the first of those served last")
+        return victim
 
     def _admit_next_waiting(self) -> bool:
         return self._watch(
@@ -119,6 +132,11 @@ class Seen:
     """Those of `waiting` whose voided steps are in flight."""
     at_the_end: frozenset[str]
     """Those of `running` that sample their last token in a step in flight."""
+    num_computed_tokens: dict[str, int]
+    protects_prompts: bool
+    """Whether the gate is reserve-aware, and nobody who runs has an output token, known or not."""
+    num_spare_blocks: int
+    """Free blocks less those that running prompts lack."""
 
 
 def see(scheduler: ReferenceScheduler) -> Seen:
@@ -137,7 +155,22 @@ def see(scheduler: ReferenceScheduler) -> Seen:
             if request.num_computed_tokens >= scheduler.config.max_model_len - 1
             or _samples_its_last_token(request)
         ),
+        {name: request.num_computed_tokens for name, request in scheduler.requests.items()},
+        scheduler.config.reserve_admitted_prefills
+        and not any(
+            request.num_output_tokens + request.num_output_placeholders
+            for request in scheduler.running
+        ),
+        scheduler.block_pool.num_free_blocks
+        - sum(_num_lacked_blocks(scheduler.config, request) for request in scheduler.running),
     )
+
+
+def _num_lacked_blocks(config: SchedulerConfig, request: Request) -> int:
+    """Blocks that a request without output lacks for its prompt."""
+    if request.num_output_tokens > 0:
+        return 0
+    return max(cdiv(request.num_prompt_tokens, config.block_size) - request.num_blocks, 0)
 
 
 def _samples_its_last_token(request: Request) -> bool:
@@ -221,7 +254,7 @@ def draw_config(rng: random.Random, dialect: Dialect) -> SchedulerConfig:
     longest = cdiv(max_model_len, block_size)
     switches: dict[str, Any] = dict(dialect.switches)
     is_chunked = switches.get("enable_chunked_prefill", True)
-    return SchedulerConfig(
+    config = SchedulerConfig(
         max_num_batched_tokens=rng.randint(1 if is_chunked else max_model_len, 12),
         max_num_seqs=rng.randint(1, 4),
         max_model_len=max_model_len,
@@ -231,11 +264,30 @@ def draw_config(rng: random.Random, dialect: Dialect) -> SchedulerConfig:
         num_watermark_blocks=rng.choice([0, 0, 1]),
         **switches,
     )
+    return _crowd(rng, config) if dialect.is_ranked else config
+
+
+def _crowd(rng: random.Random, config: SchedulerConfig) -> SchedulerConfig:
+    """Makes victims likely, and draws what the cursor does when one ahead of it leaves."""
+    max_model_len, max_num_tokens = rng.randint(6, 8), rng.randint(6, 12)
+    return attrs.evolve(
+        config,
+        max_num_batched_tokens=max_num_tokens,
+        max_num_scheduled_tokens=max_num_tokens,
+        max_num_seqs=rng.randint(3, 4),
+        max_model_len=max_model_len,
+        block_size=1,
+        num_blocks=max_model_len + rng.randint(0, 1),
+        scheduler_reserve_full_isl=False,
+        num_watermark_blocks=0,
+        cursor_follows_victim=rng.choice(["always", "scheduled", "never"]),
+    )
 
 
 def draw_environment(rng: random.Random, config: SchedulerConfig) -> Environment:
     """Draws a menu of arrivals that fit a configuration."""
     lengths = [rng.randint(1, config.max_model_len - 1) for _ in range(3)]
+    is_ranked = config.policy == "priority"
     return Environment(
         shapes=tuple(
             NewRequest(
@@ -243,6 +295,7 @@ def draw_environment(rng: random.Random, config: SchedulerConfig) -> Environment
                 prompt_token_ids=(0,) * length,
                 max_tokens=rng.randint(1, 6),
                 stop_token_ids=(1,),
+                priority=rng.randint(0, 2) if is_ranked else 0,
             )
             for length in lengths
         ),

@@ -46,9 +46,6 @@ CONCRETE = {
 
 # Places in step code where a construct is safe all the same: file, function, construct, and why.
 SAFE = {
-    ("spec/request_queue.py", "PriorityRequestQueue.add_request", "while"): (
-        "finds a rank in a queue of concrete length; unbounded proofs bring a queue of their own"
-    ),
     ("spec/request_queue.py", "RequestQueue.__init__", "an empty container"): (
         "is the queue itself; unbounded proofs bring a queue of their own"
     ),

@@ -1,26 +1,32 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import attrs
 import pytest
 import z3
 from click.testing import CliRunner
 
+from proofs.bounded import prove_bounded
 from proofs.cli import prove
+from proofs.export import open_export
 from proofs.mutants import MUTANTS, planted
 from proofs.prove import Outcome
 from proofs.recheck import Recheck
 from proofs.report import Report
+from proofs.scenarios import ASYNC, SMALL_BLOCKS
 from proofs.symbolic.executor import Executor
-from proofs.theorem import THEOREMS, Proof
+from proofs.theorem import THEOREMS, Obligation, Part, Proof
 
 NAME = "add_request_preserves_the_invariant"
+UNBOUNDED = "any_number_blocks_are_never_used_twice"
 WRONG_CLAIM = "publishing_at_grant_is_safe"
 
 
 def run(*arguments):
     """Runs the command."""
-    return CliRunner().invoke(prove, arguments)
+    return CliRunner().invoke(prove, [str(argument) for argument in arguments])
 
 
 def test_a_proof_exits_with_0_and_says_how_far_it_reaches():
@@ -39,14 +45,16 @@ def test_a_wrong_claim_is_shown_with_its_state():
     assert 0 == result.exit_code
     assert "refuted (as it should be)" in result.output
     assert "tokens that this step granted" in result.output
+    assert "reachable: a run gets there in" in result.output
 
 
 def test_a_broken_theorem_exits_with_1():
-    """A theorem that the spec breaks is a finding."""
+    """A theorem that the spec breaks is a finding; whether a run gets to the state is said."""
     with planted(MUTANTS["an_arrival_jumps_the_queue"]):
         result = run(NAME)
     assert 1 == result.exit_code
     assert "FAILED" in result.output
+    assert "no run gets there" in result.output
 
 
 def test_an_unknown_name_exits_with_2():
@@ -98,3 +106,128 @@ def test_the_second_solver_must_agree(answer, verdict):
 def test_nothing_asked_for_is_undetermined():
     """An empty report is no success."""
     assert "undetermined" == Report((), 0.0).verdict
+
+
+def test_json_shows_the_run_to_a_refuting_state():
+    """Machines are told what the search said, and the run it found."""
+    result = run("the_whole_prompt_gate_reserves_nothing", "--format", "json")
+    (theorem,) = json.loads(result.stdout)["theorems"]
+    assert "reachable" == theorem["way"]
+    assert theorem["way_says"].startswith("reachable")
+    assert 2 == sum("add_request" in line for line in theorem["run"])
+
+
+def exported(folder):
+    """The index of an export, and the files that are there."""
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return json.loads((folder / "index.json").read_text()), files
+
+
+def answer_of_z3(path):
+    """What z3 says of a file."""
+    solver = z3.Solver()
+    solver.from_file(str(path))
+    return solver.check()
+
+
+def test_an_export_is_confirmed_by_another_run_of_a_solver(tmp_path):
+    """Every obligation is a file of its own theorem's folder, and as the index says."""
+    names = ("budgets_are_kept", "max_num_seqs_is_kept")
+    theorems = [attrs.evolve(THEOREMS[name], scenarios=(ASYNC, SMALL_BLOCKS)) for name in names]
+    expected = []
+    with open_export(tmp_path / "new") as export:
+
+        def keep(obligation):
+            expected.extend((each.theorem, obligation.name) for each in obligation.parts)
+            export(obligation)
+
+        prove_bounded(theorems, export=keep)
+    index, files = exported(tmp_path / "new")
+    entries = index["obligations"]
+    assert index["complete"]
+    assert expected == [(entry["theorem"], entry["place"]) for entry in entries]
+    assert {*names} == {entry["theorem"] for entry in entries}
+    assert {entry["file"] for entry in entries} | {"index.json"} == files
+    for name in names:
+        folder = [entry["file"] for entry in entries if entry["theorem"] == name]
+        assert [f"{name}/{number:05}.smt2" for number in range(1, len(folder) + 1)] == folder
+    for entry in entries[::5]:
+        answer = str(answer_of_z3(tmp_path / "new" / entry["file"]))
+        assert (entry["expected"], True) == (answer, bool(entry["claims"]))
+
+
+def test_an_export_of_what_is_wrong_is_satisfiable(tmp_path):
+    """A file says unsat only because its obligation holds."""
+    x = z3.Int("x")
+    wrong = Obligation("x", (x > 0,), x > 1, (Part("some_theorem", ("x is above 1",), x > 1),))
+    with open_export(tmp_path) as export:
+        export(wrong)
+    assert z3.sat == answer_of_z3(tmp_path / "some_theorem" / "00001.smt2")
+
+
+def test_the_command_exports_an_unbounded_theorem_too(tmp_path):
+    """Every obligation of a proof about any number of requests is filed under its theorem."""
+    result = run(UNBOUNDED, "--export", tmp_path / "new")
+    index, files = exported(tmp_path / "new")
+    assert 0 == result.exit_code
+    assert {UNBOUNDED} == {entry["theorem"] for entry in index["obligations"]}
+    assert f"{len(files) - 1:,} obligations are in" in result.output
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path):
+    """Nothing of anybody else's is mixed up with an export, nor lost."""
+    (tmp_path / "mine.txt").write_text("mine")
+    result = run(NAME, "--export", tmp_path)
+    assert 2 == result.exit_code
+    assert "is not empty" in result.output
+    assert ["mine.txt"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_file_is_no_place_to_export_to(tmp_path):
+    """A file in the way is wrong usage."""
+    (tmp_path / "file").write_text("")
+    result = run(NAME, "--export", tmp_path / "file")
+    assert 2 == result.exit_code
+    assert "name a folder" in result.output
+
+
+def test_ctrl_c_decides_nothing(monkeypatch):
+    """Who is interrupted has found nothing: undetermined, and no finding."""
+    monkeypatch.setattr("proofs.cli.prove_theorems", interrupt)
+    result = run(NAME)
+    assert (3, "") == (result.exit_code, result.stdout)
+    assert "Ctrl-C" in result.stderr
+
+
+def test_an_interrupted_export_leaves_whole_files(tmp_path, monkeypatch):
+    """Ctrl-C in the middle of a file leaves the files before it, and an index that says so."""
+    x = z3.Int("x")
+    part = Part("some_theorem", ("x",), x > 0)
+    obligations = [Obligation("x", (x > least,), x > 0, (part,)) for least in (1, 2)]
+    with pytest.raises(KeyboardInterrupt):
+        write_and_interrupt(tmp_path, obligations, monkeypatch)
+    index, files = exported(tmp_path)
+    assert {"index.json", "some_theorem/00001.smt2"} == files
+    assert (False, 1) == (index["complete"], len(index["obligations"]))
+
+
+def write_and_interrupt(folder, obligations, monkeypatch):
+    """Exports all but the last obligation; somebody presses Ctrl-C while that one is written."""
+    with open_export(folder) as export:
+        for obligation in obligations[:-1]:
+            export(obligation)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", interrupt)
+            export(obligations[-1])
+
+
+def interrupt(*arguments, **options):
+    """Somebody presses Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def test_the_core_is_no_choice_of_names():
+    """Names and `--core` exclude each other, and the message says so."""
+    result = run(NAME, "--core")
+    assert 2 == result.exit_code
+    assert "leave out NAMES" in result.output

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proofs.actions import schedule, two_steps
-from proofs.counterexample import ToldScheduler, explain, find_small_model
+from proofs.counterexample import ToldScheduler, explain, find_small_model, wishes_of
 from proofs.invariant import instances
 from proofs.replay import describe
 from proofs.symbolic.state import Shape, injected, make_state, values_of
@@ -27,6 +27,27 @@ def test_a_model_is_made_as_small_as_the_facts_allow(least_x, least_sum):
     x, y = (model.eval(number, model_completion=True).as_long() for number in (X, Y))
     assert x >= least_x
     assert x + y == max(x, least_sum)
+
+
+def test_wishes_are_granted_where_the_facts_allow():
+    """A wish that the facts exclude is left out, the others hold in the model."""
+    model = find_small_model([X >= 2, Y >= 0], [X < 2, Y == 5, Y > 5])
+    assert [2, 5] == [model.eval(number).as_long() for number in (X, Y)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
+def test_a_wished_state_looks_like_one_of_a_run(shape):
+    """Of any state of a shape, the small one has served its running requests, in order."""
+    symbolic = make_state(shape, integer)
+    with injected():
+        facts = [term(fact) for _, fact in instances(symbolic.scheduler, symbolic.steps)]
+    plain = make_state(shape, values_of(find_small_model(facts, wishes_of(symbolic))))
+    requests = list(plain.scheduler.requests.values())
+    assert all(request.num_computed_tokens > 0 for request in plain.scheduler.running)
+    assert [1] * shape.num_waiting == [each.status for each in plain.scheduler.waiting.items]
+    if shape.policy == "priority":
+        times = [request.arrival_time for request in requests]
+        assert sorted(set(times)) == times
 
 
 def small_model(shape):

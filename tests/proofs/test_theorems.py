@@ -7,7 +7,8 @@ import pytest
 
 from proofs.bounded import BoundedTheorem, prove_bounded
 from proofs.mutants import MUTANTS, planted
-from proofs.prove import Outcome
+from proofs.prove import CORE, Outcome, select_core
+from proofs.scenarios import FCFS, FCFS_MOST
 from proofs.theorem import THEOREMS, Proof, Theorem, register
 from tests.proofs.nights import at_night
 
@@ -134,6 +135,16 @@ def test_a_wrong_claim_must_not_be_proved(expected, num_obligations, verdict):
     """What is expected to be refuted and is proved instead counts as a failure."""
     proof = Proof("some_theorem", num_obligations=num_obligations)
     assert verdict == Outcome(some_theorem(expected=expected), proof).verdict
+
+
+def test_the_core_is_a_choice_of_smaller_states():
+    """The core names theorems, each once, and leaves the largest states out."""
+    core = {each.name: each for each in select_core()}
+    assert list(CORE) == list(core)
+    theorem, in_core = (some["budgets_are_kept"] for some in (THEOREMS, core))
+    assert {FCFS, FCFS_MOST} <= set(theorem.scenarios)
+    assert (True, False) == (FCFS in in_core.scenarios, FCFS_MOST in in_core.scenarios)
+    assert FCFS_MOST.label not in in_core.bounds
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pytest
 import z3
 
 import proofs.symbolic.state as state_module
+import proofs.theorems  # noqa: F401  (fills the registry)
 import spec.scheduler
 from proofs.actions import schedule, update
 from proofs.bounded import Scenario, prove_bounded
@@ -98,6 +99,18 @@ def test_a_solver_that_gives_up_proves_nothing(monkeypatch):
     (proof,) = prove_bounded([attrs.evolve(THEOREMS["budgets_are_kept"], scenarios=(ASYNC,))])
     assert "undetermined" == proof.verdict
     assert proof.undecided
+
+
+def test_claims_that_stay_open_prove_nothing(monkeypatch):
+    """Where the solver cannot say whether claims hold, together or alone, each of them is named."""
+    monkeypatch.setattr("proofs.bounded._Exploration._ask", know_nothing)
+    (proof,) = prove_bounded([THEOREMS["budgets_are_kept"].about((ASYNC,))])
+    assert ("undetermined", proof.num_obligations) == (proof.verdict, len(proof.undecided))
+
+
+def know_nothing(self, *facts):
+    """A judge that cannot say."""
+    return z3.unknown
 
 
 def give_up_after(num_answers):

@@ -11,8 +11,10 @@ from proofs.symbolic.values import term
 from proofs.unbounded.cuts import CutScheduler
 from proofs.unbounded.points import between_steps, general_facts, quantified
 from proofs.unbounded.state import (
+    CACHING,
     DIALECTS,
     FLIGHT_FIELDS,
+    PRIORITY,
     RUNNING,
     SYNCHRONOUS,
     WAITING,
@@ -42,16 +44,26 @@ def test_every_claim_holds_wherever_a_run_comes(dialect):
 # ---- one state of plain integers, as the arrays of a proof ---------------------------------------
 
 
-def plain_scheduler():
-    """Two run, one of them in mid-prompt, one was preempted, one is new."""
+def plain_scheduler(dialect=SYNCHRONOUS):
+    """Two run, one of them in mid-prompt, two are new; the later has the greater priority."""
     config = SchedulerConfig(
-        max_num_batched_tokens=6, max_num_seqs=3, max_model_len=8, block_size=2, num_blocks=5
+        max_num_batched_tokens=6,
+        max_num_seqs=3,
+        max_model_len=8,
+        block_size=2,
+        num_blocks=5,
+        **dict(dialect.switches),
     )
     scheduler = WatchedScheduler(config)
     for number, length in enumerate((2, 5, 3, 3)):
         prompt = (0,) * length
         scheduler.add_request(
-            NewRequest(request_id=str(number + 1), prompt_token_ids=prompt, max_tokens=4)
+            NewRequest(
+                request_id=str(number + 1),
+                prompt_token_ids=prompt,
+                max_tokens=4,
+                priority=number,
+            )
         )
     for name, num_computed_tokens in (("1", 2), ("2", 3)):
         request = scheduler.requests[name]
@@ -100,10 +112,10 @@ def cells_of(symbolic, plain):
     return cells | {"where": array(where), "pos": array(pos)}
 
 
-def facts_about(plain):
+def facts_about(plain, dialect=SYNCHRONOUS):
     """Every clause of the invariant as a proof states it, with the numbers of a plain state."""
     prover = Prover()
-    symbolic = make_scheduler(prover, SYNCHRONOUS, CutScheduler, ReferenceScheduler, {})
+    symbolic = make_scheduler(prover, dialect, CutScheduler, ReferenceScheduler, {})
     with injected(symbolic):
         symbolic.output = SymbolicOutput(symbolic.memory)
         facts = quantified(symbolic, between_steps) | general_facts(symbolic)
@@ -131,10 +143,11 @@ def is_true(fact):
     return solver.check() == z3.unsat
 
 
-def test_a_real_state_satisfies_every_assumption():
+@pytest.mark.parametrize("dialect", [SYNCHRONOUS, PRIORITY, CACHING], ids=lambda each: each.name)
+def test_a_real_state_satisfies_every_assumption(dialect):
     """Arrays and ghosts filled from a plain state satisfy all that a proof assumes of its start."""
-    failed = [name for name, fact in facts_about(plain_scheduler()) if not is_true(fact)]
-    assert [] == failed
+    facts = facts_about(plain_scheduler(dialect), dialect)
+    assert [] == [name for name, fact in facts if not is_true(fact)]
 
 
 def test_a_broken_state_satisfies_them_no_more():
@@ -145,6 +158,10 @@ def test_a_broken_state_satisfies_them_no_more():
     plain = plain_scheduler()
     plain.running.pop()
     assert "the living are in a list" in [n for n, f in facts_about(plain) if not is_true(f)]
+    plain = plain_scheduler(PRIORITY)
+    plain.waiting.items.reverse()
+    failed = [name for name, fact in facts_about(plain, PRIORITY) if not is_true(fact)]
+    assert ["waiting: waiting_is_sorted"] == failed
 
 
 def test_flight_fields_cover_the_dialects():

@@ -1,87 +1,76 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import z3
 
-from proofs.symbolic.executor import Executor
-from proofs.symbolic.values import choose, conjunction, integer
-from proofs.unbounded.pool import prove_allocate
+from proofs.symbolic.heap import Memory, SymList
+from proofs.symbolic.prover import Prover
+from proofs.symbolic.values import SymInt
+from proofs.unbounded.pool import Block, prove_allocate, prove_free
 from proofs.unbounded.watch import NUM_RUNS
 from proofs.unbounded.watch_pool import find_pool_breach
-from spec.block_pool import BlockPool
-from spec.interface import NewRequest
-from spec.request import Request
-
-TABLES = [
-    (num_held, num_free, cached, uncached_first)
-    for num_held in (1, 2, 3)
-    for num_free in (0, 2)
-    for cached in itertools.chain.from_iterable(
-        itertools.combinations(range(1, num_held + 1), size) for size in range(num_held + 1)
-    )
-    for uncached_first in (True, False)
-]
 
 
-def holding(num_held, num_free, cached, uncached_first):
-    """A pool whose first blocks one request holds, each shared by any number of others."""
-    pool = BlockPool(num_held + num_free, 1, True, uncached_first)
-    pool.free_block_queue = list(range(num_held + 1, num_held + num_free + 1))
-    pool.num_free_blocks = num_free
-    pool.block_hash = dict.fromkeys(cached, (None, ()))
-    held = range(1, num_held + 1)
-    for block_id in held:
-        pool.ref_cnt[block_id] = integer(f"ref_cnt {block_id}")
-    request = Request(NewRequest(request_id="a", prompt_token_ids=(), max_tokens=1))
-    request.block_ids, request.num_blocks = list(held), num_held
-    return (pool, request), [pool.ref_cnt[block_id] >= 1 for block_id in held]
-
-
-def free(state):
-    """Frees the table."""
-    pool, request = state
-    pool.free(request)
-
-
-def claims_of(pool, request, num_held, num_free):
-    """What freeing must leave: counts one lower, who is held by nobody in the queue, once."""
-    num_free_after = num_free
-    for block_id in range(1, num_held + 1):
-        before = integer(f"ref_cnt {block_id}")
-        num_places = pool.free_block_queue.count(block_id)
-        yield pool.ref_cnt[block_id] == before - 1
-        yield choose(before == 1, 1, 0) == num_places
-        num_free_after = num_free_after + choose(before == 1, 1, 0)
-    yield num_free_after == pool.num_free_blocks
-    yield len(pool.free_block_queue) == pool.num_free_blocks
-    yield request.num_blocks == 0
-
-
-@pytest.mark.parametrize("num_held", [1, 2, 3])
-def test_free_gives_back_what_nobody_else_holds(num_held):
-    """Freeing a table of up to 3 blocks, each shared by any number, frees the right ones, once."""
-    for case in [each for each in TABLES if each[0] == num_held]:
-        executor = Executor()
-        num_paths = 0
-        for path in executor.paths(
-            lambda case=case: holding(*case), lambda state: state[0].free(state[1])
-        ):
-            num_paths += 1
-            goal = conjunction(*claims_of(*path.state, *case[:2]))
-            assert z3.unsat == executor.check(z3.Not(goal))
-        assert 2**num_held == num_paths
-
-
-def test_allocate_is_proved_with_any_sharing():
-    """Handing out blocks is proved for any number of blocks, tables and hits."""
-    prover = prove_allocate()
+@pytest.mark.parametrize(("prove", "at_least"), [(prove_allocate, 55), (prove_free, 85)])
+def test_a_table_of_any_length_is_proved_with_any_sharing(prove, at_least):
+    """Handing out and freeing are proved for any number of blocks, tables and hits."""
+    prover = prove()
     assert prover.unproved is None
-    assert len(prover.discharged) >= 50
+    assert len(prover.discharged) >= at_least
 
 
 def test_the_real_pool_keeps_its_books():
     """Random runs with a prefix cache find nothing wrong with the real pool."""
     assert NUM_RUNS >= 100
     assert find_pool_breach() is None
+
+
+# ---- a list of any length does what a list does --------------------------------------------------
+
+
+def prove_list(goal_of):
+    """Shows a goal about a list of three that was grown in the middle or shrunk there."""
+    prover = Prover()
+
+    def body():
+        memory = Memory(prover)
+        memory.add_arrays("where", "pos")
+        numbers = SymList(memory, "numbers", 1, Block)
+        key = z3.Int("key")
+        where = memory["where"]
+        prover.assume(z3.ForAll([key], where[key] == 0, patterns=[where[key]]))
+        numbers.empty()
+        for number in (10, 20, 30):
+            numbers.append(Block(z3.IntVal(number)))
+        prover.oblige("as a list", goal_of(numbers))
+        prover.oblige_all(numbers.representation)
+
+    prover.prove(body)
+    return prover.unproved
+
+
+def grown(numbers, expected):
+    """Whether the list is as expected once 15 was put behind the first."""
+    numbers.insert(SymInt(z3.IntVal(1)), Block(z3.IntVal(15)))
+    return holds(numbers, expected)
+
+
+def shrunk(numbers, expected):
+    """Whether the list is as expected once the second was removed."""
+    numbers.remove(Block(z3.IntVal(20)))
+    return holds(numbers, expected)
+
+
+def holds(numbers, expected):
+    """Whether a list holds just these."""
+    same = [numbers.arr[numbers.lo + place] == value for place, value in enumerate(expected)]
+    return z3.And(numbers.hi - numbers.lo == len(expected), *same)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(grown, [10, 15, 20, 30]), (shrunk, [10, 30])], ids=["grown", "shrunk"]
+)
+def test_who_stands_behind_moves(change, expected):
+    """Who joins or leaves in the middle moves all behind it by one place, and nobody else."""
+    assert prove_list(lambda numbers: change(numbers, expected)) is None
+    assert prove_list(lambda numbers: change(numbers, expected[::-1])) is not None

@@ -8,7 +8,9 @@ import z3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proofs.symbolic import values
 from proofs.symbolic.values import (
+    Same,
     SymInt,
     UnsupportedError,
     all_of,
@@ -21,6 +23,7 @@ from proofs.symbolic.values import (
     symbolic_max,
     symbolic_min,
     term,
+    value_in,
 )
 
 NUMBERS = st.integers(-50, 50)
@@ -112,3 +115,38 @@ def test_what_has_no_symbolic_meaning_is_refused(use):
 def test_len_of_what_is_no_symbol_is_plain():
     """`symbolic_len` of a list is `len`."""
     assert symbolic_len([1, 2]) == 2
+
+
+def test_a_term_is_made_once():
+    """The same operation on the same terms gives the very same term, another one another."""
+    x, y = integer("x"), integer("y")
+    assert (x + y) is (x + y)
+    assert (x - y) is not (y - x)
+    assert (x < y) is not (x <= y)
+    assert (x + 1) is not (x + 2)
+
+
+def test_what_was_forgotten_is_made_again(monkeypatch):
+    """An operation that remembers no more than a few terms still gives the right ones."""
+    monkeypatch.setattr(values, "MAX_NUM_TERMS", 2)
+    for a, b in itertools.product(range(-3, 4), repeat=2):
+        assert a + b == value_of(symbol(a) + symbol(b))
+
+
+def test_terms_are_keys_by_identity():
+    """As keys, equal terms are one, others are not, and no formula is built to tell."""
+    x = integer("x").term
+    assert {Same(x): 1, Same(z3.Int("x")): 2, Same(x + 1): 3} == {Same(x): 2, Same(x + 1): 3}
+
+
+@given(NUMBERS)
+def test_a_symbol_has_a_value_in_a_model(number):
+    """Numbers and truths are read out of a model; what it leaves open is 0 or false."""
+    x = integer("x")
+    solver = z3.Solver()
+    solver.add((x == number).term)
+    solver.check()
+    model = solver.model()
+    assert number + 1 == value_in(model, x + 1)
+    assert (number > 0) is value_in(model, x > 0)
+    assert (0, False) == (value_in(model, integer("y")), value_in(model, integer("y") > 0))
