@@ -41,9 +41,10 @@ def the_new_head_points_back(original: Method) -> Method:
 
     def popleft_n(self: Any, num_blocks: Any) -> Any:
         self._link = self._next.__setitem__
-        block_ids = original(self, num_blocks)
-        del self._link
-        return block_ids
+        try:
+            return original(self, num_blocks)
+        finally:
+            del self._link
 
     return popleft_n
 

@@ -70,7 +70,9 @@ def cut_with_local(
 def _symbol_of(names: Mapping[str, Any], carried: str, gathered: str | None) -> SymInt:
     """Returns the symbol that a local variable holds, if it alone holds it."""
     holders = [name for name, value in names.items() if value is names[carried]]
-    if holders != [carried] or not isinstance(names[carried], SymInt):
+    # What arithmetic makes is remembered and may serve elsewhere; it is of no subclass.
+    is_own = isinstance(names[carried], SymInt) and type(names[carried]) is not SymInt
+    if holders != [carried] or not is_own:
         raise FrameError(f"{' and '.join(holders)} must hold a symbol, each one of its own")
     lists = [name for name, value in names.items() if isinstance(value, list | dict | set)]
     if lists != ([] if gathered is None else [gathered]) or any(names[name] for name in lists):

@@ -151,9 +151,13 @@ class Steps:
         return unproved and unproved.clause
 
 
+class Own(SymInt):
+    """A symbol that comes of no arithmetic, so nobody else holds it."""
+
+
 def double(steps):
     """Adds 2 as often as there are steps."""
-    last = SymInt(z3.IntVal(0))
+    last = Own(z3.IntVal(0))
     for _ in steps:
         last = last + 2
     steps.prover.oblige("doubled", last == steps.num * 2)
@@ -161,7 +165,7 @@ def double(steps):
 
 def gather(steps):
     """Gathers every even number."""
-    last, found = SymInt(z3.IntVal(0)), []
+    last, found = Own(z3.IntVal(0)), []
     for _ in steps:
         found.append(last)
         last = last + 2
@@ -170,7 +174,7 @@ def gather(steps):
 
 def gather_odd(steps):
     """Gathers every odd number."""
-    last, found = SymInt(z3.IntVal(0)), []
+    last, found = Own(z3.IntVal(0)), []
     for _ in steps:
         found.append(last + 1)
         last = last + 2
@@ -178,7 +182,7 @@ def gather_odd(steps):
 
 def forget_one(steps):
     """Gathers nothing."""
-    last, found = SymInt(z3.IntVal(0)), []
+    last, found = Own(z3.IntVal(0)), []
     for _ in steps:
         last = last + 2
     assert found
@@ -207,7 +211,7 @@ def test_what_is_said_of_a_local_variable_is_shown(body, value_at, gathered, unp
 
 def carries_another(steps):
     """Carries another variable beside `last`."""
-    last = SymInt(z3.IntVal(0))
+    last = Own(z3.IntVal(0))
     before = last + 0
     for _ in steps:
         before, last = last, last + 2
@@ -216,7 +220,7 @@ def carries_another(steps):
 
 def shares_its_symbol(steps):
     """Keeps the symbol that `last` holds."""
-    last = SymInt(z3.IntVal(0))
+    last = Own(z3.IntVal(0))
     first = last
     for _ in steps:
         last = last + 2
@@ -225,7 +229,7 @@ def shares_its_symbol(steps):
 
 def gathers_unsaid(steps):
     """Gathers what nobody has spoken of."""
-    last, found = SymInt(z3.IntVal(0)), []
+    last, found = Own(z3.IntVal(0)), []
     for _ in steps:
         found.append(last)
         last = last + 2
@@ -233,7 +237,7 @@ def gathers_unsaid(steps):
 
 def writes_memory(steps):
     """Writes a cell that the loop is said to leave alone."""
-    last = SymInt(z3.IntVal(0))
+    last = Own(z3.IntVal(0))
     for step in steps:
         Links(steps.memory, "written")[step] = last
         last = last + 2
@@ -258,7 +262,7 @@ def test_what_was_gathered_is_not_looked_at():
     """An iteration that depends on what earlier ones have gathered is refused."""
 
     def looks_back(steps):
-        last, found = SymInt(z3.IntVal(0)), []
+        last, found = Own(z3.IntVal(0)), []
         for _ in steps:
             if found and found[-1] == last:
                 break
