@@ -5,7 +5,7 @@ Sources: vllm/v1/core/block_pool.py: BlockPool, vllm/v1/core/kv_cache_manager.py
 
 from __future__ import annotations
 
-from spec.interface import BlockContent
+from spec.interface import BlockContent, SchedulerConfig
 from spec.request import Request
 
 
@@ -49,6 +49,10 @@ class CountedBlockPool:
         self.num_free_blocks += request.num_blocks
         request.num_blocks = 0
 
+    def reset_prefix_cache(self) -> bool:
+        """Forgets nothing, since nothing is published; fails all the same if a block is held."""
+        return self.num_free_blocks == self.num_blocks
+
     def take_new_block_ids(self) -> list[int]:
         """Returns nothing, since no block has a name."""
         return []
@@ -82,7 +86,7 @@ class BlockPool(CountedBlockPool):
             return NO_HIT
         block_ids: list[int] = []
         for end in range(self.block_size, request.num_tokens, self.block_size):
-            candidates = self.cached_blocks.get((request.cache_salt, request.token_ids[:end]))
+            candidates = self.cached_blocks.get((request.cache_key, request.token_ids[:end]))
             if candidates is None:
                 break
             block_ids.append(candidates[0])
@@ -111,7 +115,7 @@ class BlockPool(CountedBlockPool):
         for index in range(num_tokens // self.block_size):
             block_id = request.block_ids[index]
             if block_id not in self.block_hash:
-                content = (request.cache_salt, request.token_ids[: (index + 1) * self.block_size])
+                content = (request.cache_key, request.token_ids[: (index + 1) * self.block_size])
                 self.block_hash[block_id] = content
                 self.cached_blocks.setdefault(content, []).append(block_id)
 
@@ -123,6 +127,14 @@ class BlockPool(CountedBlockPool):
         request.block_ids = []
         request.num_blocks = 0
         self.num_free_blocks = len(self.free_block_queue)
+
+    def reset_prefix_cache(self) -> bool:
+        """Makes every block unfindable, unless one is held, whose content goes on being needed."""
+        if self.num_free_blocks < self.num_blocks:
+            return False
+        self.block_hash = {}
+        self.cached_blocks = {}
+        return True
 
     def take_new_block_ids(self) -> list[int]:
         """Returns the blocks taken from the free queue since the last call, in order."""
@@ -163,3 +175,13 @@ class BlockPool(CountedBlockPool):
             self.cached_blocks[content].remove(block_id)
             if not self.cached_blocks[content]:
                 del self.cached_blocks[content]
+
+
+def make_block_pool(config: SchedulerConfig) -> BlockPool:
+    """Builds the pool of identities."""
+    return BlockPool(
+        config.num_blocks,
+        config.block_size,
+        config.enable_prefix_caching,
+        config.uncached_blocks_first,
+    )

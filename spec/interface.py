@@ -16,8 +16,8 @@ from attrs import define, field, frozen
 class Scheduler(Protocol):
     """What is checked: the reference scheduler, our own engine, any engine through an adapter."""
 
-    def add_request(self, new: NewRequest) -> None:
-        """Puts a request into the waiting queue."""
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
+        """Puts a request into the waiting queue; one that is refused is answered at once."""
 
     def schedule(self) -> SchedulerOutput:
         """Decides which tokens one step computes, and counts them as computed at once."""
@@ -34,16 +34,39 @@ class Scheduler(Protocol):
         """Shows the state between two calls; what it returns is never changed afterwards."""
 
 
+class ControlledScheduler(Scheduler, Protocol):
+    """What a scheduler may also be told. Only environments that use a call need an engine to it."""
+
+    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
+        """Hands over what a drafter guesses to follow, by request, for the next step to verify.
+
+        It comes after the update of the step that they follow on, and not with async scheduling.
+        """
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Stops planning, or goes on with it; running requests keep all that they have."""
+
+    def grammar_ready(self, request_id: str) -> None:
+        """Lets a request whose grammar is compiled be admitted; unknown ids are ignored."""
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forgets all published content, unless a block is held; returns whether it did.
+
+        With `reset_running_requests` all running requests are preempted first, so none is.
+        """
+
+
 class RequestStatus(IntEnum):
     """The order matters: a status above PREEMPTED is final (vllm/v1/request.py: RequestStatus)."""
 
     WAITING = 1
-    RUNNING = 2
-    PREEMPTED = 3
-    FINISHED_STOPPED = 4
-    FINISHED_LENGTH_CAPPED = 5
-    FINISHED_ABORTED = 6
-    FINISHED_REPETITION = 7
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = 2
+    RUNNING = 3
+    PREEMPTED = 4
+    FINISHED_STOPPED = 5
+    FINISHED_LENGTH_CAPPED = 6
+    FINISHED_ABORTED = 7
+    FINISHED_REPETITION = 8
 
 
 FINISH_REASON: dict[int, str] = {
@@ -53,6 +76,9 @@ FINISH_REASON: dict[int, str] = {
     RequestStatus.FINISHED_REPETITION: "repetition",
 }
 """What a client is told, by final status."""
+
+REFUSED = "error"
+"""The finish reason of a request that never was: it is refused at its arrival."""
 
 
 class ConfigError(ValueError):
@@ -96,6 +122,8 @@ MAX_NUM_BLOCKS = 2**23
 Policy = Literal["fcfs", "priority"]
 StopOrder = Literal["stop_length", "min_stop_length", "length_stop"]
 CursorRule = Literal["always", "scheduled", "never"]
+PauseState = Literal["unpaused", "paused_new", "paused_all"]
+"""What a pause stops: nothing, admission (running requests go on), or all planning."""
 
 
 @frozen(kw_only=True)
@@ -142,6 +170,37 @@ class SchedulerConfig:
         default=0, validator=at_least(0, "0 switches the watermark off")
     )
     """Blocks that an admission must leave free once a request is running."""
+    num_speculative_tokens: int = field(
+        default=0, validator=at_least(0, "0 switches speculative decoding off")
+    )
+    """Speculative decoding: the most draft tokens of a request that one step verifies."""
+    num_lookahead_tokens: int = field(
+        default=0, validator=at_least(0, "0 is a drafter that keeps no KV here")
+    )
+    """Slots that a running request is given beyond its tokens, for KV that a drafter writes."""
+    num_draft_slots: int = field(
+        default=0, validator=at_least(0, "0 is a drafter that adds nothing to the batch")
+    )
+    """What a scheduled request costs of the input budget beside its tokens."""
+    max_num_partial_prefills: int = field(
+        default=0, validator=at_least(0, "0 switches the limit off")
+    )
+    """The most running requests whose prompt is computed in part; 0 is no limit.
+
+    An admission that would leave one more ends admission.
+    """
+    max_long_partial_prefills: int = field(
+        default=0, validator=at_least(0, "0 switches the limit off")
+    )
+    """The most of those whose prompt is longer than the threshold; 0 is no limit.
+
+    A long prompt that would be one more is skipped, so that shorter ones may jump the queue.
+    """
+    max_loras: int = field(default=0, validator=at_least(0, "0 is no limit"))
+    """The most adapters in one step; a request with one more is skipped. 0 is no limit."""
+    reject_too_large: bool = _flag(False)
+    """Dialect: a request that may outgrow the pool is refused at its arrival; else it waits, once
+    it has, for ever."""
     publish_at_grant: bool = _flag(False)
     """Dialect (vLLM 0.33.0 as released): a granted chunk is findable at once, taken back or not."""
     same_step_prefix_hits: bool = _flag(True)
@@ -187,10 +246,17 @@ class SchedulerConfig:
                 f"max_num_batched_tokens={self.max_num_batched_tokens}; "
                 "lower it, or raise the latter"
             )
+        self._check_drafts()
         if self.reserve_admitted_prefills and not self.scheduler_reserve_full_isl:
             raise ConfigError(
                 "reserve_admitted_prefills=True needs scheduler_reserve_full_isl=True; "
                 "switch both on or both off"
+            )
+        if self.max_long_partial_prefills > 0 and self.long_prefill_token_threshold == 0:
+            raise ConfigError(
+                f"max_long_partial_prefills={self.max_long_partial_prefills} needs "
+                "long_prefill_token_threshold=1 or more, which says what is long; "
+                "set it, or switch the limit off"
             )
         if (
             not self.enable_chunked_prefill
@@ -201,6 +267,23 @@ class SchedulerConfig:
                 f"max_model_len - 1 = {self.max_model_len - 1} while enable_chunked_prefill=False, "
                 "so a long prompt would wait for ever; "
                 "raise the budget, or switch chunked prefill on"
+            )
+
+    def _check_drafts(self) -> None:
+        for name in ("num_lookahead_tokens", "num_draft_slots"):
+            if getattr(self, name) > 0 and self.num_speculative_tokens == 0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} needs num_speculative_tokens; "
+                    f"set that above 0, or {name} to 0"
+                )
+        num_slots_of_one = self.num_draft_slots + (
+            1 if self.enable_chunked_prefill else self.max_model_len - 1
+        )
+        if self.num_draft_slots > 0 and num_slots_of_one > self.max_num_batched_tokens:
+            raise ConfigError(
+                f"num_draft_slots={self.num_draft_slots} leaves too little of "
+                f"max_num_batched_tokens={self.max_num_batched_tokens}, so a request would wait "
+                "for ever; lower it, or raise the latter"
             )
 
 
@@ -240,7 +323,22 @@ class NewRequest:
     client_index: int = 0
     """The API server that owns the request; its outputs are filed under it."""
     cache_salt: str | None = None
-    """Requests with different salts never share blocks."""
+    """Requests with different salts never share blocks. A salt holds no NUL."""
+    lora_id: int = 0
+    """The adapter that the model runs with; 0 is none. Different ones never share blocks."""
+    structured_output: bool = False
+    """Whether the output follows a grammar, which must be compiled before the first step."""
+
+    @property
+    def cache_key(self) -> str | None:
+        """What blocks are found by beside their tokens: the salt and, if there is one, the adapter.
+
+        Two requests have one key only if they have one salt and one adapter.
+        """
+        if self.lora_id == 0:
+            return self.cache_salt
+        salt = "" if self.cache_salt is None else f"\0{self.cache_salt}"
+        return f"lora {self.lora_id}\0{salt}"
 
 
 @define
@@ -277,6 +375,11 @@ class SchedulerOutput:
     """Running requests in order, then resumed ones."""
     preempted_req_ids: list[str] = field(factory=list)
     """In the order of their preemption."""
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(factory=dict)
+    """The drafts that the step verifies, by request, as the last of its scheduled tokens.
+
+    -1 each with async scheduling: the worker has them, and the scheduler only counts them.
+    """
     finished_req_ids: list[str] = field(factory=list)
     """Finished since the step before, so that the worker forgets them."""
     new_block_ids_to_zero: list[int] | None = field(factory=list)
@@ -296,7 +399,7 @@ class ModelRunnerOutput:
     """What the worker answers after a step."""
 
     sampled_token_ids: dict[str, list[int]]
-    """Per scheduled request; [] in the middle of a prompt."""
+    """Per scheduled request: its accepted drafts and one token more; [] if nothing is sampled."""
 
 
 @define
@@ -328,10 +431,12 @@ class RequestObservation:
     block_ids: list[int]
     num_stale_output_tokens: int | None = None
     """The part of the promised that a preemption has voided."""
+    num_draft_tokens: int | None = None
+    """Speculative decoding: drafts that no step has taken up yet."""
 
 
 BlockContent = tuple[str | None, tuple[int, ...]]
-"""What a published block is found by: the salt, and every token from the first to the block's last.
+"""What a published block is found by: `NewRequest.cache_key`, and all tokens up to its last one.
 
 It is what a chain of block hashes stands for, without collisions.
 """

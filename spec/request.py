@@ -13,13 +13,17 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_ids",
-        "cache_salt",
+        "cache_key",
         "client_index",
+        "draft_token_ids",
         "eos_token_id",
+        "is_prefill_chunk",
+        "lora_id",
         "max_tokens",
         "min_tokens",
         "num_blocks",
         "num_computed_tokens",
+        "num_draft_tokens",
         "num_in_flight_tokens",
         "num_output_placeholders",
         "num_output_tokens",
@@ -44,8 +48,11 @@ class Request:
         self.repetition_detection: RepetitionDetection | None = new.repetition_detection
         self.priority: int = new.priority
         self.arrival_time: float = new.arrival_time
-        self.cache_salt: str | None = new.cache_salt
+        self.cache_key: str | None = new.cache_key
+        self.lora_id: int = new.lora_id
         self.status: int = RequestStatus.WAITING
+        if new.structured_output:
+            self.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         # Prompt and output, known tokens only. Read by the prefix cache and by the stop rules,
         # never by `schedule`. Replaced, never changed in place, so that a snapshot may hold it.
         self.token_ids: tuple[int, ...] = new.prompt_token_ids
@@ -59,6 +66,12 @@ class Request:
         self.num_stale_output_tokens: int = 0
         # Async scheduling: tokens being sampled, not yet known.
         self.num_output_placeholders: int = 0
+        # Speculative decoding: guesses that the next step verifies. Decisions read the count only.
+        # Replaced, never changed in place, so that outputs and snapshots may hold them.
+        self.num_draft_tokens: int = 0
+        self.draft_token_ids: list[int] = []
+        # Whether its last step left known tokens to compute; kept for speculative decoding only.
+        self.is_prefill_chunk: bool = False
         self.num_preemptions: int = 0
         # The block table; replaced, never changed in place, since outputs alias it. Decisions read
         # the count only: that is the refinement between the pool of identities and the counted one.
@@ -71,6 +84,11 @@ class Request:
         return self.num_prompt_tokens + self.num_output_tokens
 
     @property
+    def num_tokens_with_spec(self) -> int:
+        """Known tokens and drafts."""
+        return self.num_tokens + self.num_draft_tokens
+
+    @property
     def output_token_ids(self) -> tuple[int, ...]:
         """The known output."""
         return self.token_ids[self.num_prompt_tokens :]
@@ -79,6 +97,11 @@ class Request:
         """Makes a sampled token known."""
         self.num_output_tokens += 1
         self.token_ids = (*self.token_ids, token_id)
+
+    def set_drafts(self, draft_token_ids: list[int]) -> None:
+        """Replaces the drafts."""
+        self.draft_token_ids = draft_token_ids
+        self.num_draft_tokens = len(draft_token_ids)
 
     def save(self) -> tuple[Any, ...]:
         """Returns all that may change in a request's life, for `restore`."""
@@ -91,6 +114,9 @@ class Request:
             self.num_stale_output_tokens,
             self.num_output_placeholders,
             self.num_preemptions,
+            self.num_draft_tokens,
+            self.draft_token_ids,
+            self.is_prefill_chunk,
             self.num_blocks,
             self.block_ids,
         )
@@ -106,6 +132,9 @@ class Request:
             self.num_stale_output_tokens,
             self.num_output_placeholders,
             self.num_preemptions,
+            self.num_draft_tokens,
+            self.draft_token_ids,
+            self.is_prefill_chunk,
             self.num_blocks,
             self.block_ids,
         ) = saved

@@ -14,22 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spec.block_pool import NO_HIT, BlockPool, CacheHit, CountedBlockPool
+from spec.block_pool import NO_HIT, CacheHit, CountedBlockPool, make_block_pool
 from spec.interface import (
     FINISH_REASON,
+    REFUSED,
     CachedRequestData,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequest,
     NewRequestData,
     Observation,
-    RequestObservation,
+    PauseState,
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
 )
+from spec.observe import observe
 from spec.request import Request, is_served_after
 from spec.request_queue import make_request_queue
+from spec.slots import has_partial_prefill_slot, has_slot, may_outgrow_pool
 from spec.stop import check_stop
 
 
@@ -45,15 +48,19 @@ class ReferenceScheduler:
         self.running: list[Request] = []
         # Finished since the last `schedule`, in order; the next one tells the worker.
         self.finished_req_ids: list[str] = []
+        self.pause_state: PauseState = "unpaused"
         self._begin_step()
 
     # ---- what may happen to a scheduler ----------------------------------------------------------
 
-    def add_request(self, new: NewRequest) -> None:
-        """Puts a request into the waiting queue."""
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
+        """Puts a request into the waiting queue; one that is refused is answered at once."""
         request = Request(new)
+        if self.config.reject_too_large and may_outgrow_pool(self.config, request):
+            return EngineCoreOutput(request.request_id, [], REFUSED)
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
+        return None
 
     def schedule(self) -> SchedulerOutput:
         """Decides what one step computes: running requests first, then the head of waiting."""
@@ -80,6 +87,12 @@ class ReferenceScheduler:
         for request_id, num_scheduled_tokens in output.num_scheduled_tokens.items():
             # Else it was aborted, or has stopped, while the step was in flight.
             if request_id in self.requests:
+                if request_id in output.scheduled_spec_decode_tokens:
+                    self._roll_back(
+                        self.requests[request_id],
+                        len(output.scheduled_spec_decode_tokens[request_id]),
+                        len(result.sampled_token_ids[request_id]),
+                    )
                 self._settle(
                     self.requests[request_id],
                     num_scheduled_tokens,
@@ -94,6 +107,41 @@ class ReferenceScheduler:
             if request_id in self.requests:
                 self._finish(self.requests[request_id], finished_status)
 
+    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
+        """Takes the drafts for the next step.
+
+        They follow on a sampled token, so whoever is in the middle of its prompt has none; ids of
+        the dead are ignored.
+        """
+        for request_id, token_ids in draft_token_ids.items():
+            if request_id in self.requests:
+                request = self.requests[request_id]
+                if request.status == RequestStatus.RUNNING and not request.is_prefill_chunk:
+                    request.set_drafts(token_ids)
+                else:
+                    request.set_drafts([])
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Stops planning, or goes on with it; running requests keep all that they have."""
+        self.pause_state = pause_state
+
+    def grammar_ready(self, request_id: str) -> None:
+        """Lets a request whose grammar is compiled be admitted; unknown ids are ignored."""
+        if request_id in self.requests:
+            request = self.requests[request_id]
+            if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+                request.status = RequestStatus.WAITING
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forgets all published content, unless a block is held; returns whether it did.
+
+        With `reset_running_requests` all running requests are preempted first, so none is; what
+        steps in flight compute for them is void.
+        """
+        while reset_running_requests and self._preempt_last_running():
+            pass
+        return self.block_pool.reset_prefix_cache()
+
     def observe(self) -> Observation:
         """Shows the state between two calls."""
         return observe(self)
@@ -104,10 +152,12 @@ class ReferenceScheduler:
         config = self.config
         self.output = SchedulerOutput()
         self.token_budget = config.max_num_scheduled_tokens
+        if self.pause_state == "paused_all":
+            self.token_budget = 0
         self.input_budget = config.max_num_batched_tokens
         # The cursor of pass 1: who is looked at next.
         self.req_index = 0
-        # Requests that were not ready, set aside until admission is over.
+        # Requests that were skipped, set aside until admission is over.
         self.skipped: list[Request] = []
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
         if config.threshold_spares_lone_request and (
@@ -138,20 +188,27 @@ class ReferenceScheduler:
         return True
 
     def _compute_num_new_tokens(self, request: Request) -> int:
-        """The gap between what is known (or being sampled) and what is computed, then the caps."""
+        """The gap between what is known, guessed or being sampled and what is computed, capped."""
         if self._samples_its_last_token(request):
             return 0
-        gap = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+        gap = (
+            request.num_tokens_with_spec
+            + request.num_output_placeholders
+            - request.num_computed_tokens
+        )
         return min(
             self._cap_long_prefill(gap),
             self.token_budget,
-            self.input_budget,
+            self.input_budget - self.config.num_draft_slots,
             # The token to be sampled must still find a place.
             self.config.max_model_len - 1 - request.num_computed_tokens,
         )
 
     def _samples_its_last_token(self, request: Request) -> bool:
-        """Whether a step in flight samples the last token that `max_tokens` allows."""
+        """Whether a step in flight samples the last token that `max_tokens` allows.
+
+        Drafts in flight count as rejected: they are computed, and have placeholders.
+        """
         return (
             self.config.stop_at_max_tokens_in_flight
             and request.num_output_placeholders > 0
@@ -166,7 +223,7 @@ class ReferenceScheduler:
 
     def _preempt_next_for(self, request: Request, num_new_tokens: int) -> bool:
         """Preempts one request if `request` lacks blocks; hitting `request` itself ends it."""
-        num_tokens = request.num_computed_tokens + num_new_tokens
+        num_tokens = self._num_tokens_to_hold(request, num_new_tokens)
         if self._num_blocks_to_take(request, num_tokens, NO_HIT) <= self.block_pool.num_free_blocks:
             return False
         self._preempt(self._choose_victim())
@@ -186,7 +243,7 @@ class ReferenceScheduler:
             self.victim = request
 
     def _preempt(self, victim: Request) -> None:
-        """Takes everything from a running request except its tokens; it then waits at the head.
+        """Takes everything from a running request but its tokens; it then waits at the head.
 
         Its blocks are free at once, also with steps in flight: those are void, and their output is
         stale.
@@ -198,9 +255,17 @@ class ReferenceScheduler:
         victim.num_computed_tokens = 0
         victim.num_output_placeholders = 0
         victim.num_stale_output_tokens = victim.num_in_flight_tokens
+        victim.set_drafts([])
         victim.num_preemptions += 1
         self.waiting.prepend_request(victim)
         self.output.preempted_req_ids.append(victim.request_id)
+
+    def _preempt_last_running(self) -> bool:
+        """Preempts the last running request; False if nobody runs."""
+        if len(self.running) == 0:
+            return False
+        self._preempt(self.running[-1])
+        return True
 
     def _leave_running(self, victim: Request) -> None:
         """Closes the gap in `running`; the cursor stays on its request (dialects differ)."""
@@ -218,8 +283,10 @@ class ReferenceScheduler:
         if victim.request_id in self.output.num_scheduled_tokens:
             num_scheduled_tokens = self.output.num_scheduled_tokens.pop(victim.request_id)
             self.token_budget += num_scheduled_tokens
-            self.input_budget += num_scheduled_tokens
+            self.input_budget += num_scheduled_tokens + self.config.num_draft_slots
             del self.output.scheduled_cached_reqs[victim.request_id]
+            if victim.request_id in self.output.scheduled_spec_decode_tokens:
+                del self.output.scheduled_spec_decode_tokens[victim.request_id]
 
     def _grant_running(self, request: Request, num_new_tokens: int) -> None:
         """Schedules a running request, and tells the worker the new blocks only.
@@ -236,19 +303,33 @@ class ReferenceScheduler:
         self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
             False, new_block_ids, num_computed_tokens
         )
+        if request.num_draft_tokens > 0:
+            self._schedule_drafts(request, num_computed_tokens + num_new_tokens)
+
+    def _schedule_drafts(self, request: Request, num_tokens: int) -> None:
+        """Lets the step verify the drafts among the first `num_tokens` tokens; forgets the others.
+
+        Guesses are for one step only: whatever it samples, the next ones follow on that.
+        """
+        num_drafts = num_tokens - request.num_tokens - request.num_output_placeholders
+        if num_drafts > 0:
+            self.output.scheduled_spec_decode_tokens[request.request_id] = request.draft_token_ids[
+                :num_drafts
+            ]
+        request.set_drafts([])
 
     # ---- pass 2: the head of the waiting queue ---------------------------------------------------
 
     def _admit_next_waiting(self) -> bool:
         """Admits the head of the waiting queue; False when admission is over for this step.
 
-        A request that is not ready is skipped; one that does not fit stops admission, so that small
-        requests never overtake a large one (head-of-line blocking).
+        A request that is not ready, or lacks a slot, is skipped; one that does not fit stops
+        admission, so that small requests never overtake a large one (head-of-line blocking).
         """
         if not self._may_admit() or self.waiting.is_empty() or not self._has_seat():
             return False
         request = self.waiting.peek_request()
-        if not self._is_ready(request):
+        if not (self._is_ready(request) and self._has_slot(request)):
             self.skipped.append(self.waiting.pop_request())
             return True
         # Looked up again at each attempt, since a refused admission changes nothing.
@@ -257,18 +338,23 @@ class ReferenceScheduler:
         num_new_tokens = self._cap_long_prefill(request.num_tokens - num_computed_tokens)
         if not self._may_be_cut(num_new_tokens):
             return False
-        num_new_tokens = min(num_new_tokens, self.token_budget, self.input_budget)
+        num_new_tokens = min(
+            num_new_tokens, self.token_budget, self.input_budget - self.config.num_draft_slots
+        )
+        if not self._may_be_partial(request, num_computed_tokens + num_new_tokens):
+            return False
         if not self._has_room_for(request, num_computed_tokens + num_new_tokens, hit):
             return False
         self._admit(request, num_computed_tokens, num_new_tokens, hit)
         return True
 
     def _may_admit(self) -> bool:
-        """Gate: budget is left, and nobody was preempted in this step, not even by itself."""
+        """Gate: no pause, budget left, and nobody preempted in this step, not even by itself."""
         return (
-            len(self.output.preempted_req_ids) == 0
+            self.pause_state == "unpaused"
+            and len(self.output.preempted_req_ids) == 0
             and self.token_budget > 0
-            and self.input_budget > 0
+            and self.input_budget > self.config.num_draft_slots
         )
 
     def _has_seat(self) -> bool:
@@ -276,13 +362,27 @@ class ReferenceScheduler:
         return len(self.running) < self.config.max_num_seqs
 
     def _is_ready(self, request: Request) -> bool:
-        """Gate: no voided step of the request is in flight; its token would be sampled twice."""
-        return request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
+        """Gate: its grammar is compiled, and no voided step of it is in flight.
+
+        The token of such a step would be sampled twice.
+        """
+        return request.status != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR and (
+            request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
+        )
+
+    def _has_slot(self, request: Request) -> bool:
+        """Gate: the step has a slot left for its adapter, and one for its prompt if it is long."""
+        return has_slot(self.config, request, self.running, self.output)
+
+    def _may_be_partial(self, request: Request, num_tokens: int) -> bool:
+        """Gate: its whole prompt is computed, or a slot is left for one more that is not."""
+        return has_partial_prefill_slot(self.config, request, num_tokens, self.running, self.output)
 
     def _may_be_cut(self, num_new_tokens: int) -> bool:
         """Gate: prompts may be computed in chunks, or this one fits the budget whole."""
         return self.config.enable_chunked_prefill or (
-            num_new_tokens <= self.token_budget and num_new_tokens <= self.input_budget
+            num_new_tokens <= self.token_budget
+            and num_new_tokens <= self.input_budget - self.config.num_draft_slots
         )
 
     def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
@@ -335,7 +435,7 @@ class ReferenceScheduler:
         self.waiting.prepend_request(self.skipped.pop())
         return True
 
-    # ---- effects shared by both passes -----------------------------------------------------------
+    # ---- effects shared by both passes, and by other calls ---------------------------------------
 
     def _num_blocks_to_take(self, request: Request, num_tokens: int, hit: CacheHit) -> int:
         """Free blocks used up if `request` adopts `hit` and then holds `num_tokens` tokens."""
@@ -344,13 +444,23 @@ class ReferenceScheduler:
             max(num_required_blocks - request.num_blocks - hit.num_blocks, 0) + hit.num_free_blocks
         )
 
+    def _num_tokens_to_hold(self, request: Request, num_new_tokens: int) -> int:
+        """How many tokens a request has slots for in this step, drafts written ahead included.
+
+        Nothing is written ahead at an admission.
+        """
+        num_tokens = request.num_computed_tokens + num_new_tokens
+        if self.config.num_lookahead_tokens == 0 or request.num_blocks == 0:
+            return num_tokens
+        return min(num_tokens + self.config.num_lookahead_tokens, self.config.max_model_len)
+
     def _grant(self, request: Request, num_new_tokens: int, hit: CacheHit) -> list[int]:
         """Schedules tokens of a running request and gives it their blocks; returns the new ones."""
-        num_tokens = request.num_computed_tokens + num_new_tokens
+        num_tokens = self._num_tokens_to_hold(request, num_new_tokens)
         num_blocks = self._num_blocks_to_take(request, num_tokens, hit) - hit.num_free_blocks
         self.output.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.token_budget -= num_new_tokens
-        self.input_budget -= num_new_tokens
+        self.input_budget -= num_new_tokens + self.config.num_draft_slots
         return self.block_pool.allocate(request, hit, num_blocks)
 
     def _publish_step(self) -> None:
@@ -372,14 +482,33 @@ class ReferenceScheduler:
     def _advance(self, request: Request) -> None:
         """Counts what the step promises as computed, so the next step can be planned at once."""
         if request.request_id not in self.output.num_scheduled_tokens:
+            self._draft_ahead(request, 0)
             return
         num_scheduled_tokens = self.output.num_scheduled_tokens[request.request_id]
         request.num_computed_tokens += num_scheduled_tokens
         request.num_in_flight_tokens += num_scheduled_tokens
+        if self.config.num_speculative_tokens > 0:
+            request.is_prefill_chunk = (
+                request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
+            )
         if self.config.async_scheduling and (
             request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
         ):
-            request.num_output_placeholders += 1
+            request.num_output_placeholders += 1 + self._num_scheduled_drafts(request)
+            self._draft_ahead(request, self.config.num_speculative_tokens)
+
+    def _num_scheduled_drafts(self, request: Request) -> int:
+        if request.request_id in self.output.scheduled_spec_decode_tokens:
+            return len(self.output.scheduled_spec_decode_tokens[request.request_id])
+        return 0
+
+    def _draft_ahead(self, request: Request, num_draft_tokens: int) -> None:
+        """Async scheduling: the worker drafts for whoever samples in this step, and nobody else.
+
+        Which tokens it guesses is not told, so -1 stands for each.
+        """
+        if self.config.num_speculative_tokens > 0 and self.config.async_scheduling:
+            request.set_drafts([-1] * num_draft_tokens)
 
     def _end_step(self) -> SchedulerOutput:
         """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
@@ -391,6 +520,19 @@ class ReferenceScheduler:
         return output
 
     # ---- after the step --------------------------------------------------------------------------
+
+    def _roll_back(self, request: Request, num_draft_tokens: int, num_sampled_tokens: int) -> None:
+        """Takes back what was computed for drafts that were rejected.
+
+        What is sampled are the accepted drafts and one token more. If nothing is, the step says
+        nothing of them; and a preemption has taken back all that a voided step had computed.
+        """
+        if num_sampled_tokens == 0 or request.num_stale_output_tokens > 0:
+            return
+        num_rejected = num_draft_tokens + 1 - num_sampled_tokens
+        request.num_computed_tokens -= num_rejected
+        if request.num_output_placeholders > 0:
+            request.num_output_placeholders -= num_rejected
 
     def _settle(
         self,
@@ -448,52 +590,3 @@ class ReferenceScheduler:
 def cdiv(a: int, b: int) -> int:
     """`a / b`, rounded up."""
     return (a + b - 1) // b
-
-
-def make_block_pool(config: SchedulerConfig) -> BlockPool:
-    """Builds the pool of identities."""
-    return BlockPool(
-        config.num_blocks,
-        config.block_size,
-        config.enable_prefix_caching,
-        config.uncached_blocks_first,
-    )
-
-
-def observe(scheduler: ReferenceScheduler) -> Observation:
-    """Shows a scheduler with a pool of identities."""
-    pool = scheduler.block_pool
-    assert isinstance(pool, BlockPool), "a counted pool has no blocks to show"
-    return Observation(
-        running=[request.request_id for request in scheduler.running],
-        waiting=[request.request_id for request in scheduler.waiting.items],
-        requests={
-            request.request_id: observe_request(request) for request in scheduler.requests.values()
-        },
-        num_free_blocks=pool.num_free_blocks,
-        free_block_ids=list(pool.free_block_queue),
-        ref_cnt={block_id: count for block_id, count in pool.ref_cnt.items() if count > 0},
-        cached_block_ids=sorted(pool.block_hash),
-        finished_req_ids=list(scheduler.finished_req_ids),
-        block_contents=dict(pool.block_hash),
-    )
-
-
-def observe_request(request: Request) -> RequestObservation:
-    """Shows a request."""
-    return RequestObservation(
-        STATUS_NAMES[request.status],
-        request.num_prompt_tokens,
-        request.num_tokens,
-        request.num_output_tokens,
-        request.num_computed_tokens,
-        request.num_preemptions,
-        request.num_output_placeholders,
-        request.num_in_flight_tokens,
-        # Replaced, never changed in place.
-        request.block_ids,
-        request.num_stale_output_tokens,
-    )
-
-
-STATUS_NAMES: dict[int, str] = {status: status.name for status in RequestStatus}

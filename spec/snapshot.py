@@ -13,8 +13,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+import attrs
+
 from spec.block_pool import BlockPool
-from spec.interface import BlockContent, SchedulerOutput
+from spec.interface import BlockContent, RequestStatus, SchedulerOutput
 from spec.model import (
     AddRequest,
     Environment,
@@ -74,6 +76,7 @@ _counters_of = attrgetter(
     "num_in_flight_tokens",
     "num_stale_output_tokens",
     "num_output_placeholders",
+    "num_draft_tokens",
     "num_blocks",
 )
 
@@ -102,13 +105,20 @@ def freeze(model: SpecModel) -> Snapshot:
         tuple([r.token_ids for r in order]) if model.tokens_matter else (),
         _freeze_blocks(model, order) if scheduler.config.enable_prefix_caching else (),
         model.num_arrivals if model.bounds.max_arrivals else 0,
+        model.pause_state,
     )
 
 
 def _freeze_step(step: StepInFlight, names: dict[str, int]) -> Snapshot:
     return tuple(
         [
-            (names[name], num_tokens, name in step.samplers, name in step.voided)
+            (
+                names[name],
+                num_tokens,
+                name in step.samplers,
+                name in step.voided,
+                len(step.drafts_of(name)),
+            )
             for name, num_tokens in step.output.num_scheduled_tokens.items()
             if name in names
         ]
@@ -147,10 +157,12 @@ def _freeze_blocks(model: SpecModel, order: list[Request]) -> Snapshot:
 
 def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
     """Builds a state of `root`'s configuration and environment from its canonical value."""
-    num_running, shapes, requests, in_flight, arrivals, tokens, blocks, num_arrivals = value
+    num_running, shapes, requests, in_flight, arrivals, tokens, blocks, *others = value
+    num_arrivals, pause_state = others
     model = SpecModel(root.bounds, ReferenceScheduler(root.scheduler.config))
     model.kept_arrivals, model.kept_aborts = root.kept_arrivals, root.kept_aborts
     scheduler = model.scheduler
+    model.pause_state = scheduler.pause_state = pause_state
     order: list[Request] = []
     ranks = {index: rank for rank, index in enumerate(arrivals)}
     for index, (shape, counters) in enumerate(zip(shapes, requests, strict=True)):
@@ -158,14 +170,21 @@ def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
         request, live = _thaw_request(arrival, counters)
         if tokens:
             request.token_ids = tokens[index]
-            live = LiveRequest(live.new, tokens[index], live.shape)
+            live = attrs.evolve(live, token_ids=tokens[index])
+        if request.num_draft_tokens:
+            request.draft_token_ids = _make_drafts(root, request.num_draft_tokens)
+            if not scheduler.config.async_scheduling:
+                live = attrs.evolve(live, draft_token_ids=tuple(request.draft_token_ids))
         order.append(request)
         scheduler.requests[request.request_id] = request
         model.live[request.request_id] = live
     scheduler.running = order[:num_running]
     scheduler.waiting.items = order[num_running:]
     model.num_arrivals = num_arrivals if model.bounds.max_arrivals else len(order)
-    model.in_flight = tuple([_thaw_step(step) for step in in_flight])
+    model.in_flight = tuple([_thaw_step(root, step) for step in in_flight])
+    for step in model.in_flight:
+        for name in step.output.num_scheduled_tokens:
+            scheduler.requests[name].is_prefill_chunk = name not in step.samplers
     if blocks:
         _thaw_blocks(model.pool, order, *blocks)
     else:
@@ -183,18 +202,34 @@ def _thaw_request(arrival: AddRequest, counters: Snapshot) -> tuple[Request, Liv
         request.num_in_flight_tokens,
         request.num_stale_output_tokens,
         request.num_output_placeholders,
+        request.num_draft_tokens,
         request.num_blocks,
     ) = counters
     # Where tokens do not matter, any will do.
     request.token_ids = new.prompt_token_ids + (0,) * request.num_output_tokens
-    return request, LiveRequest(new, request.token_ids, arrival.shape)
+    waits_for_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    return request, LiveRequest(new, request.token_ids, arrival.shape, waits_for_grammar)
 
 
-def _thaw_step(step: Snapshot) -> StepInFlight:
+def _make_drafts(root: SpecModel, num_draft_tokens: int) -> list[int]:
+    """There is one menu of drafts, and nobody knows those of an asynchronous worker."""
+    if root.scheduler.config.async_scheduling:
+        return [-1] * num_draft_tokens
+    return list(root.bounds.draft_token_ids[:num_draft_tokens])
+
+
+def _thaw_step(root: SpecModel, step: Snapshot) -> StepInFlight:
     return StepInFlight(
-        SchedulerOutput({f"r{index}": num_tokens for index, num_tokens, _, _ in step}),
-        tuple([f"r{index}" for index, _, samples, _ in step if samples]),
-        tuple([f"r{index}" for index, _, _, is_void in step if is_void]),
+        SchedulerOutput(
+            {f"r{index}": num_tokens for index, num_tokens, *_ in step},
+            scheduled_spec_decode_tokens={
+                f"r{index}": _make_drafts(root, num_drafts)
+                for index, *_, num_drafts in step
+                if num_drafts
+            },
+        ),
+        tuple([f"r{index}" for index, _, samples, *_ in step if samples]),
+        tuple([f"r{index}" for index, _, _, is_void, _ in step if is_void]),
     )
 
 
@@ -244,6 +279,7 @@ def save(model: SpecModel) -> Snapshot:
         model.live,
         model.in_flight,
         model.num_arrivals,
+        model.pause_state,
         list(pool.free_block_queue),
         dict(pool.ref_cnt),
         dict(pool.block_hash),
@@ -255,7 +291,8 @@ def rewind(model: SpecModel, saved: Snapshot) -> None:
     """Brings back the state that was saved."""
     scheduler, pool = model.scheduler, model.pool
     requests, running, waiting, finished, model.live, model.in_flight, *others = saved
-    model.num_arrivals, free, refs, hashes, cached = others
+    model.num_arrivals, model.pause_state, free, refs, hashes, cached = others
+    scheduler.pause_state = model.pause_state
     scheduler.requests = {}
     for request, fields in requests:
         request.restore(fields)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from spec.gates import find_refusing_gate, is_ready
+from spec.gates import find_refusing_gate, order_of_admission
 from spec.interface import EngineCoreOutput, SchedulerConfig
 from spec.invariants.sources import output_of
-from spec.model import FinishRequests, Transition, UpdateFromOutput
+from spec.model import (
+    AddRequest,
+    FinishRequests,
+    ResetPrefixCache,
+    Transition,
+    UpdateFromOutput,
+)
 from spec.registry import EVERY_ACTION, witness
 
 
@@ -72,7 +78,7 @@ def full_hit(config: SchedulerConfig, seen: Transition) -> bool:
     contents = seen.before.block_contents or {}
     return any(
         seen.starts[name] > 0
-        and (seen.live[name].new.cache_salt, seen.live[name].token_ids) in contents.values()
+        and (seen.live[name].new.cache_key, seen.live[name].token_ids) in contents.values()
         for name in seen.admitted
     )
 
@@ -94,12 +100,10 @@ def eviction(config: SchedulerConfig, seen: Transition) -> bool:
 
 @witness()
 def overtaking(config: SchedulerConfig, seen: Transition) -> bool:
-    """A ready request is admitted before one that stood before it and was not ready."""
-    before = seen.before.waiting
-    places = [before.index(name) for name in seen.admitted]
-    return any(
-        not is_ready(config, seen.in_flight, name) for name in before[: max(places, default=0)]
-    )
+    """A request is admitted before one that stood before it and was skipped."""
+    gates = list(order_of_admission(config, seen).values())
+    places = [seen.before.waiting.index(name) for name in seen.admitted]
+    return any(gate is not None for gate in gates[: max(places, default=0)])
 
 
 @witness(on=(FinishRequests,))
@@ -184,6 +188,12 @@ def refused_by_token_budget(config: SchedulerConfig, seen: Transition) -> bool:
 
 
 @witness()
+def refused_by_input_budget(config: SchedulerConfig, seen: Transition) -> bool:
+    """The head of the queue waits because draft slots use up what the batch has room for."""
+    return find_refusing_gate(config, seen) == "input_budget"
+
+
+@witness()
 def refused_by_max_num_seqs(config: SchedulerConfig, seen: Transition) -> bool:
     """The head of the queue waits because enough requests run."""
     return find_refusing_gate(config, seen) == "max_num_seqs"
@@ -198,7 +208,59 @@ def refused_by_preemption(config: SchedulerConfig, seen: Transition) -> bool:
 @witness()
 def refused_as_not_ready(config: SchedulerConfig, seen: Transition) -> bool:
     """Nobody who waits is ready."""
-    return find_refusing_gate(config, seen) == "not_ready"
+    return find_refusing_gate(config, seen) in {"stale_output", "grammar"}
+
+
+@witness()
+def refused_by_pause(config: SchedulerConfig, seen: Transition) -> bool:
+    """Somebody waits because the scheduler is paused."""
+    return find_refusing_gate(config, seen) == "pause"
+
+
+@witness()
+def paused_while_running(config: SchedulerConfig, seen: Transition) -> bool:
+    """A running request rests because all is paused."""
+    return seen.pause_state == "paused_all" and bool(seen.after.running)
+
+
+@witness()
+def refused_by_max_loras(config: SchedulerConfig, seen: Transition) -> bool:
+    """The head of the queue waits because the adapters of the step are as many as may be."""
+    return find_refusing_gate(config, seen) == "loras"
+
+
+@witness()
+def refused_by_partial_prefills(config: SchedulerConfig, seen: Transition) -> bool:
+    """The head of the queue waits because as many prompts as may be are computed in part."""
+    return find_refusing_gate(config, seen) == "partial_prefills"
+
+
+@witness()
+def refused_by_long_prefills(config: SchedulerConfig, seen: Transition) -> bool:
+    """The head of the queue waits because as many long prompts as may be are computed in part."""
+    return find_refusing_gate(config, seen) == "long_prefills"
+
+
+@witness(on=(AddRequest,))
+def refused_at_arrival(config: SchedulerConfig, seen: Transition) -> bool:
+    """A request is refused because it may outgrow the pool."""
+    return bool(seen.outcome.results)
+
+
+@witness(on=(ResetPrefixCache,))
+def reset_of_content(config: SchedulerConfig, seen: Transition) -> bool:
+    """A reset makes the engine forget something."""
+    return bool(seen.before.cached_block_ids) and not seen.after.cached_block_ids
+
+
+@witness(on=(ResetPrefixCache,))
+def reset_in_flight(config: SchedulerConfig, seen: Transition) -> bool:
+    """A reset takes a request's blocks while a step computes tokens of it."""
+    return any(
+        name in step.output.num_scheduled_tokens
+        for name in seen.preempted
+        for step in seen.in_flight
+    )
 
 
 @witness()
@@ -229,6 +291,61 @@ def refused_by_watermark(config: SchedulerConfig, seen: Transition) -> bool:
 def refused_by_reserve(config: SchedulerConfig, seen: Transition) -> bool:
     """The head of the queue waits because admitted prompts still need the free blocks."""
     return find_refusing_gate(config, seen) == "reserve"
+
+
+@witness(on=(UpdateFromOutput,))
+def draft_accepted(config: SchedulerConfig, seen: Transition) -> bool:
+    """A draft is accepted, and the one after it is not."""
+    return any(
+        0 < num_rejected < len(seen.outcome.returned.drafts_of(name))
+        for name, num_rejected in seen.num_rejected.items()
+        if seen.outcome.returned is not None
+    )
+
+
+@witness(on=(UpdateFromOutput,))
+def draft_rejected(config: SchedulerConfig, seen: Transition) -> bool:
+    """A step computes drafts for nothing: the first of them is wrong."""
+    return any(
+        num_rejected == len(seen.outcome.returned.drafts_of(name))
+        for name, num_rejected in seen.num_rejected.items()
+        if seen.outcome.returned is not None
+    )
+
+
+@witness(on=(UpdateFromOutput,))
+def all_drafts_accepted(config: SchedulerConfig, seen: Transition) -> bool:
+    """Every draft of a request is right."""
+    return 0 in seen.num_rejected.values()
+
+
+@witness()
+def drafts_are_cut(config: SchedulerConfig, seen: Transition) -> bool:
+    """A budget, the threshold or max_model_len leaves no room for all drafts of a request."""
+    output = output_of(seen)
+    return any(
+        len(output.scheduled_spec_decode_tokens.get(name, []))
+        < (seen.before.requests[name].num_draft_tokens or 0)
+        for name in output.num_scheduled_tokens
+    )
+
+
+@witness()
+def drafts_are_taken_back(config: SchedulerConfig, seen: Transition) -> bool:
+    """A victim with drafts stands before a request that takes new blocks."""
+    has_drafts = any(
+        seen.before.requests[name].num_draft_tokens
+        for name in seen.preempted
+        if name in seen.before.requests
+    )
+    return has_drafts and victim_before_the_cursor(config, seen)
+
+
+@witness(on=(UpdateFromOutput,))
+def drafts_of_a_voided_step(config: SchedulerConfig, seen: Transition) -> bool:
+    """A step returns whose drafts a preemption has voided."""
+    step = seen.outcome.returned
+    return step is not None and any(step.drafts_of(name) for name in step.voided)
 
 
 @witness(on=EVERY_ACTION)

@@ -19,7 +19,7 @@ from spec.interface import BlockContent, Observation, SchedulerOutput
 class Writer:
     """One life of a request, from admission to preemption: whose tokens a slot's KV belongs to."""
 
-    cache_salt: str | None
+    cache_key: str | None
     token_ids: tuple[int, ...]
     """As far as they are known; tokens sampled by steps in flight follow when they arrive."""
 
@@ -119,6 +119,19 @@ class GhostWorker:
         """The tokens of a request that has not been preempted since are known further."""
         if request_id in self.writers:
             self.writers[request_id].token_ids = token_ids
+
+    def roll_back(self, request_id: str, num_rejected: int) -> None:
+        """Forgets what the last steps wrote for drafts that turned out wrong.
+
+        What they wrote later in steps in flight moves down with it.
+        """
+        num_computed_tokens = self.num_computed_tokens[request_id] - num_rejected
+        self.num_computed_tokens[request_id] = num_computed_tokens
+        for index, block_id in enumerate(self.block_tables[request_id]):
+            block = self.blocks.get(block_id)
+            if block is not None and block.writer is self.writers.get(request_id):
+                end = min(block.end, num_computed_tokens - index * self.block_size)
+                self.blocks[block_id] = KVBlock(block.writer, block.index, block.first, end)
 
     def preempt(self, request_ids: list[str]) -> None:
         """Ends a life: what is learnt from now on belongs to the next one."""
@@ -263,7 +276,7 @@ class GhostWorker:
             return True
         end = index * self.block_size + num_needed
         mine, theirs = writer.token_ids[:end], block.writer.token_ids[:end]
-        return len(mine) == end and mine == theirs and writer.cache_salt == block.writer.cache_salt
+        return len(mine) == end and mine == theirs and writer.cache_key == block.writer.cache_key
 
     def _fault_of_published(self, block_id: int, content: BlockContent | None) -> str | None:
         block, size = self.blocks.get(block_id), self.block_size
@@ -273,7 +286,7 @@ class GhostWorker:
         written = block.writer.token_ids[:end]
         if len(written) < end:
             return f"only {len(written)} of the {end} tokens it stands for are known"
-        if content is not None and content != (block.writer.cache_salt, written):
+        if content is not None and content != (block.writer.cache_key, written):
             return f"it stands for tokens {content}, and holds the KV of {written}"
         return None
 

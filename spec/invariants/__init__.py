@@ -6,4 +6,5 @@ identity, its first line the rule, and it yields one sentence of evidence per br
 """
 
 # The order is that of reports: the first broken rule names a finding.
-from spec.invariants import budgets, blocks, queues, counters, grants, worker, outputs, claims  # noqa: F401, I001
+from spec.invariants import budgets, blocks, queues, counters, grants, drafts  # noqa: F401, I001
+from spec.invariants import worker, outputs, controls, claims  # noqa: F401

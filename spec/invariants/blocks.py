@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.gates import num_blocks_ahead
 from spec.interface import (
     Observation,
     SchedulerConfig,
@@ -61,16 +62,44 @@ def blocks_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterator[
 
 @invariant(source="vllm/v1/core/kv_cache_manager.py: allocate_slots", of_state=True)
 def block_tables_are_exact(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """A running request holds the blocks of its computed tokens, each once; others hold none."""
+    """A running request holds the blocks of its computed tokens, each once; others hold none.
+
+    With speculative decoding it may hold more: those of rejected drafts stay, and a drafter may
+    write ahead.
+    """
     running = seen.after.running
     for request_id, request in seen.after.requests.items():
         table = request.block_ids
         num_blocks = cdiv(request.num_computed_tokens, config.block_size)
         num_blocks = num_blocks if request_id in running else 0
+        if config.num_speculative_tokens > 0 and request_id in running:
+            num_blocks = max(num_blocks, len(table))
         if len(table) != num_blocks:
             yield f"{request_id} needs {num_blocks} blocks, however it holds {table}"
         if len(set(table)) < len(table):
             yield f"{request_id} holds a block twice: {request.block_ids}"
+
+
+@invariant(source="vllm/v1/core/kv_cache_manager.py: allocate_slots", on=(Schedule,))
+def blocks_are_given_as_needed(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A step gives a request the blocks of its tokens, and of those written ahead, and no more.
+
+    At an admission nothing is written ahead, and nowhere beyond max_model_len.
+    """
+    if config.num_speculative_tokens == 0:
+        return  # Then block tables are exact, which says the same.
+    output = output_of(seen)
+    for name in seen.after.running:
+        before, after = seen.before.requests.get(name), seen.after.requests.get(name)
+        if before is None or after is None:
+            continue  # Another invariant objects.
+        num_blocks = len(before.block_ids)
+        if name in seen.admitted:
+            num_blocks = cdiv(after.num_computed_tokens, config.block_size)
+        elif name in output.num_scheduled_tokens:
+            num_blocks = max(num_blocks, num_blocks_ahead(config, after.num_computed_tokens))
+        if len(after.block_ids) != num_blocks:
+            yield f"{name} is due {num_blocks} blocks, however it holds {after.block_ids}"
 
 
 @invariant(source=SCHEDULE, on=(Schedule,), needs=("new_block_ids_to_zero",))

@@ -28,8 +28,13 @@ def token_budget_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[
 
 @invariant(source=SCHEDULE, on=(Schedule,))
 def input_budget_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """A step puts at most max_num_batched_tokens tokens into the forward pass."""
-    total = output_of(seen).total_num_scheduled_tokens
+    """A step puts at most max_num_batched_tokens tokens into the forward pass.
+
+    Those that a drafter adds are among them.
+    """
+    output = output_of(seen)
+    num_slots = config.num_draft_slots * len(output.num_scheduled_tokens)
+    total = output.total_num_scheduled_tokens + num_slots
     if total > config.max_num_batched_tokens:
         yield f"{total} tokens are batched, max_num_batched_tokens={config.max_num_batched_tokens}"
 

@@ -20,8 +20,8 @@ def counters_are_monotone(config: SchedulerConfig, seen: Transition) -> Iterator
     preempted, admitted = seen.preempted, seen.admitted
     for name, after in seen.after.requests.items():
         before = seen.before.requests.get(name)
-        if before is None or name in preempted:
-            continue
+        if before is None or name in preempted or name in seen.num_rejected:
+            continue  # What becomes of drafts is another invariant's.
         start = starts.get(name, 0) if name in admitted else before.num_computed_tokens
         num_tokens = 0
         if seen.outcome.output is not None:
@@ -68,10 +68,11 @@ def preemptions_are_counted(config: SchedulerConfig, seen: Transition) -> Iterat
     of_state=True,
 )
 def computed_is_within_tokens(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """Only tokens that are known or being sampled are computed, fewer than max_model_len."""
+    """Only tokens that are known, guessed or being sampled are computed, below max_model_len."""
     for name, request in seen.after.requests.items():
         num_placeholders = request.num_output_placeholders or 0
-        limit = min(request.num_tokens + num_placeholders, config.max_model_len - 1)
+        num_known = request.num_tokens + num_placeholders + num_unverified(config, seen, name)
+        limit = min(num_known, config.max_model_len - 1)
         if not 0 <= request.num_computed_tokens <= limit:
             yield (
                 f"{name} has num_computed_tokens={request.num_computed_tokens}, "
@@ -89,7 +90,7 @@ def computed_is_within_tokens(config: SchedulerConfig, seen: Transition) -> Iter
 def placeholders_count_pending_samples(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A request has one placeholder for each step in flight that samples for it.
 
-    Without async scheduling there are none.
+    And one for each draft that such a step verifies. Without async scheduling there are none.
     """
     if not config.wait_for_stale_output:
         return  # A request that resumes beside its stale output samples tokens that arrive anyway.
@@ -97,7 +98,8 @@ def placeholders_count_pending_samples(config: SchedulerConfig, seen: Transition
         expected = 0
         if config.async_scheduling:
             for step in seen.in_flight_after:
-                expected += name in step.samplers and name not in step.voided
+                if name in step.samplers and name not in step.voided:
+                    expected += 1 + len(step.drafts_of(name))
         if request.num_output_placeholders != expected:
             yield (
                 f"{name} has num_output_placeholders={request.num_output_placeholders}, "
@@ -128,3 +130,10 @@ def in_flight_tokens_are_counted(config: SchedulerConfig, seen: Transition) -> I
                 f"{name} has num_stale_output_tokens={request.num_stale_output_tokens}, "
                 f"however {num_stale} are voided"
             )
+
+
+def num_unverified(config: SchedulerConfig, seen: Transition, name: str) -> int:
+    """Drafts of a request that steps in flight verify; with async scheduling placeholders do."""
+    if config.async_scheduling:
+        return 0
+    return sum(len(step.drafts_of(name)) for step in seen.in_flight_after)

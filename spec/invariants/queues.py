@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spec.gates import cap_long_prefill, is_ready
-from spec.interface import SchedulerConfig
-from spec.invariants.sources import SCHEDULE, output_of
-from spec.model import AddRequest, LiveRequest, Schedule, Transition
+from spec.gates import cap_long_prefill, num_blocks_ahead, order_of_admission
+from spec.interface import SchedulerConfig, SchedulerOutput
+from spec.invariants.sources import SCHEDULE
+from spec.model import LiveRequest, ResetPrefixCache, Schedule, Transition
 from spec.registry import invariant
-from spec.scheduler import cdiv
+
+WAITING_FOR_GRAMMAR = ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",)
+WAITING = ("WAITING", "PREEMPTED", *WAITING_FOR_GRAMMAR)
+"""An engine may notice only when it looks at a request that its grammar is compiled."""
 
 
 @invariant(source="vllm/v1/core/sched/request_queue.py", on=(Schedule,))
 def nobody_overtakes(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """No ready request is admitted before one that stands before it (head-of-line admission)."""
+    """No ready request is admitted before one that stands before it (head-of-line admission).
+
+    One that lacks a slot, for its adapter or its long prompt, is passed over, too.
+    """
     admitted = seen.admitted
-    ready = [name for name in seen.before.waiting if is_ready(config, seen.in_flight, name)]
+    gates = order_of_admission(config, seen)
+    ready = [name for name, gate in gates.items() if gate is None]
     for name in admitted:
-        if name not in ready:
+        if gates[name] == "stale_output":
             yield f"{name} is admitted while output of its voided steps is in flight"
+        elif gates[name] == "grammar":
+            yield f"{name} is admitted while its grammar is being compiled"
     if admitted != ready[: len(admitted)]:
         yield f"admitted are {admitted}, however the ready ones stood in the order {ready}"
 
@@ -48,7 +57,9 @@ def requests_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterato
         if name in after.requests and after.requests[name].status != "RUNNING":
             yield f"{name} runs with status {after.requests[name].status}"
     for name in after.waiting:
-        if name in after.requests and after.requests[name].status not in {"WAITING", "PREEMPTED"}:
+        live = seen.live_after.get(name)
+        expected = WAITING_FOR_GRAMMAR if live and live.waits_for_grammar else WAITING
+        if name in after.requests and after.requests[name].status not in expected:
             yield f"{name} waits with status {after.requests[name].status}"
 
 
@@ -61,7 +72,7 @@ def queues_keep_their_order(config: SchedulerConfig, seen: Transition) -> Iterat
     """
     before, after = seen.before, seen.after
     preempted, admitted = seen.preempted, seen.admitted
-    arrived = [seen.action.request.request_id] if isinstance(seen.action, AddRequest) else []
+    arrived = [name for name in seen.live_after if name not in seen.live]
     running = [name for name in before.running if name in after.requests and name not in preempted]
     if after.running != running + admitted:
         yield f"running is {after.running}, expected {running + admitted}"
@@ -101,26 +112,32 @@ def nobody_is_preempted_for_nothing(config: SchedulerConfig, seen: Transition) -
     before = seen.before.requests.get(victim)
     if before is None:
         return
-    gap = before.num_tokens + (before.num_output_placeholders or 0) - before.num_computed_tokens
+    num_drafts = before.num_draft_tokens
+    num_known = before.num_tokens + (before.num_output_placeholders or 0)
+    # If it does not tell how many drafts it has, they may be as many as there can be.
+    num_known += config.num_speculative_tokens if num_drafts is None else num_drafts
+    gap = num_known - before.num_computed_tokens
     num_new_tokens = min(
         cap_long_prefill(config, seen.before, gap), config.max_num_scheduled_tokens
     )
     num_held = len(before.block_ids)
     num_tokens = before.num_computed_tokens + max(num_new_tokens, 0)
-    num_wanted = max(cdiv(num_tokens, config.block_size), num_held)
+    num_wanted = max(num_blocks_ahead(config, num_tokens), num_held)
     num_given_back = num_wanted if config.policy == "priority" else num_held
     num_free = seen.after.num_free_blocks - num_given_back
     if num_free >= 0 and num_wanted - num_held <= num_free:
         yield f"{victim} is preempted, however {num_free} blocks were free before, all it asked for"
 
 
-@invariant(source="vllm/v1/core/sched/scheduler.py: _preempt_request", on=(Schedule,))
+@invariant(
+    source="vllm/v1/core/sched/scheduler.py: _preempt_request", on=(Schedule, ResetPrefixCache)
+)
 def victims_keep_only_their_tokens(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A preempted request keeps its tokens and nothing else.
 
     It has no blocks, nothing computed, no placeholders, and no part in the step.
     """
-    output = output_of(seen)
+    output = seen.outcome.output or SchedulerOutput()
     for name in seen.preempted:
         before, after = seen.before.requests.get(name), seen.after.requests.get(name)
         if before is None or after is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from attrs import evolve
 from hypothesis import strategies as st
 
 from spec.interface import (
@@ -20,9 +21,12 @@ from spec.model import (
     AddRequest,
     Environment,
     FinishRequests,
+    GrammarReady,
     Model,
     Outcome,
+    ResetPrefixCache,
     Schedule,
+    SetPauseState,
     UpdateFromOutput,
 )
 from spec.request import Request
@@ -140,6 +144,12 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "long_prefill_token_threshold": (0, 3),
     "policy": ("fcfs", "priority"),
     "num_watermark_blocks": (0, 1),
+    "num_speculative_tokens": (0, 0, 2),
+    "num_lookahead_tokens": (0, 2),
+    "num_draft_slots": (0, 1),
+    "max_num_partial_prefills": (0, 0, 1, 2),
+    "max_long_partial_prefills": (0, 0, 1),
+    "max_loras": (0, 0, 1),
     "cursor_follows_victim": ("always", "scheduled", "never"),
     "stop_order": ("stop_length", "min_stop_length", "length_stop"),
     **dict.fromkeys(
@@ -149,6 +159,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
             "enable_chunked_prefill",
             "scheduler_reserve_full_isl",
             "reserve_admitted_prefills",
+            "reject_too_large",
             "publish_at_grant",
             "same_step_prefix_hits",
             "threshold_spares_lone_request",
@@ -168,20 +179,31 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 def configs(draw: st.DrawFn) -> SchedulerConfig:
     """Any combination of `OPTIONS` that makes sense."""
     fields = {name: draw(st.sampled_from(values)) for name, values in OPTIONS.items()}
+    if fields["num_speculative_tokens"] == 0:
+        fields["num_lookahead_tokens"] = fields["num_draft_slots"] = 0
     if not fields["enable_chunked_prefill"]:
-        fields["max_num_batched_tokens"] = 8
+        fields["max_num_batched_tokens"] = 8 + fields["num_draft_slots"]
+    if not fields["long_prefill_token_threshold"]:
+        fields["max_long_partial_prefills"] = 0
     if not fields["scheduler_reserve_full_isl"]:
         fields["reserve_admitted_prefills"] = False
     return SchedulerConfig(**fields)
 
 
 def make_environment(config: SchedulerConfig, **changes: Any) -> Environment:
-    """The small environment of the walks; three steps in flight if the configuration allows any."""
+    """The small environment of the walks; three steps in flight if the configuration allows any.
+
+    Where adapters are limited, each shape has another one, and the first has none.
+    """
+    loras = range(len(SHAPES)) if config.max_loras else [0] * len(SHAPES)
+    shapes = tuple(evolve(shape, lora_id=n) for shape, n in zip(SHAPES, loras, strict=True))
+    num_drafts = 0 if config.async_scheduling else config.num_speculative_tokens
     fields: dict[str, Any] = {
-        "shapes": SHAPES,
+        "shapes": shapes,
         "max_live_requests": 4,
         "max_in_flight": 3 if config.async_scheduling else 1,
         "sampled_token_ids": (1, 2, 3),
+        "draft_token_ids": (1, 2)[:num_drafts],
     }
     return Environment(**{**fields, **changes})
 
@@ -204,7 +226,15 @@ choices = st.builds(_make_choices, st.integers(0, 2**32), st.integers(0, 120))
 """A walk: at each state, which of the enabled actions happens. Random, since runs must get far."""
 
 
-WEIGHTS: dict[type, int] = {Schedule: 8, UpdateFromOutput: 6, AddRequest: 4, FinishRequests: 1}
+WEIGHTS: dict[type, int] = {
+    Schedule: 8,
+    UpdateFromOutput: 6,
+    AddRequest: 4,
+    FinishRequests: 1,
+    SetPauseState: 1,
+    GrammarReady: 1,
+    ResetPrefixCache: 1,
+}
 """How likely each kind of action is in a walk, if it is enabled."""
 
 
@@ -319,5 +349,6 @@ def spell_out(model: SpecModel) -> str:
             (pool.ref_cnt, pool.block_hash, pool.cached_blocks),
             model.live,
             model.in_flight,
+            (model.pause_state, scheduler.pause_state),
         )
     )

@@ -113,7 +113,7 @@ def test_what_is_found_is_what_was_published(steps: list[Operation]) -> None:
         assert by_content == {content: set(ids) for content, ids in pool.cached_blocks.items()}
         for request in holders.requests:
             for index, block_id in enumerate(request.block_ids):
-                expected = (request.cache_salt, request.token_ids[: (index + 1) * BLOCK_SIZE])
+                expected = (request.cache_key, request.token_ids[: (index + 1) * BLOCK_SIZE])
                 assert expected == pool.block_hash.get(block_id, expected)
 
 

@@ -66,6 +66,16 @@ def test_reserve_admitted_prefills(*, reserve: bool) -> None:
         assert ({"A": 9}, ["B"]) == (second.num_scheduled_tokens, second.preempted_req_ids)
 
 
+@pytest.mark.parametrize("rejects", [False, True])
+def test_reject_too_large(*, rejects: bool) -> None:
+    """A, who is larger than the pool, waits for ever and B behind it, or it is refused at once."""
+    driver = Driver(make_config(num_blocks=2, reject_too_large=rejects))
+    driver.add(make_request("A", 9))
+    driver.add(make_request("B", 3, max_tokens=2))
+    assert ({"B": 3} if rejects else {}) == driver.step().num_scheduled_tokens
+    assert ([] if rejects else ["A", "B"]) == driver.waiting
+
+
 @pytest.mark.parametrize("at_grant", [False, True])
 def test_publish_at_grant(*, at_grant: bool) -> None:
     """A chunk that is published and taken back in one step stays findable, though it never ran.

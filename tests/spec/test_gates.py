@@ -15,8 +15,10 @@ from tests.spec.support import configs, make_config, make_request
 from tests.spec.transitions import Story, make_run, seeds, walk
 
 MEMORY_GATES = {"free_blocks", "whole_sequence", "watermark", "reserve"}
-HIT_GATES = {"whole_prompt_budget", *MEMORY_GATES}
+HIT_GATES = {"whole_prompt_budget", "partial_prefills", *MEMORY_GATES}
 """Gates that look at what a prefix hit leaves to do."""
+SKIPPING_GATES = {"stale_output", "grammar", "loras", "long_prefills"}
+"""Gates that pass a request over; the first of those who are named from outside is the head's."""
 
 
 class Confessing(ReferenceScheduler):
@@ -30,7 +32,8 @@ class Confessing(ReferenceScheduler):
         return super().schedule()
 
     def _may_admit(self) -> bool:
-        reason = "preemption" if self.output.preempted_req_ids else "token_budget"
+        reason = "token_budget" if self.token_budget <= 0 else "input_budget"
+        reason = "preemption" if self.output.preempted_req_ids else reason
         return self._note(reason, super()._may_admit())
 
     def _has_seat(self) -> bool:
@@ -38,8 +41,13 @@ class Confessing(ReferenceScheduler):
 
     def _is_ready(self, request: Request) -> bool:
         is_ready = super()._is_ready(request)
-        self.stopped_by = self.stopped_by if is_ready else "not_ready"
-        return is_ready
+        return self._note("skipped", is_ready)
+
+    def _has_slot(self, request: Request) -> bool:
+        return self._note("skipped", super()._has_slot(request))
+
+    def _may_be_partial(self, request: Request, num_tokens: int) -> bool:
+        return self._note("partial_prefills", super()._may_be_partial(request, num_tokens))
 
     def _may_be_cut(self, num_new_tokens: int) -> bool:
         return self._note("whole_prompt_budget", super()._may_be_cut(num_new_tokens))
@@ -95,8 +103,8 @@ def allowed_gates(config: SchedulerConfig, scheduler: Confessing) -> set[str | N
     if not scheduler.waiting.items:
         return {"empty_queue"}
     stopped_by = scheduler.stopped_by
-    if stopped_by == "not_ready" and not scheduler._has_seat():
-        return {"max_num_seqs"}  # Who came last took the last seat.
+    if stopped_by == "skipped":  # Who came last may have taken the last seat.
+        return SKIPPING_GATES if scheduler._has_seat() else {"max_num_seqs"}
     if config.enable_prefix_caching and (stopped_by is None or stopped_by in HIT_GATES):
         return {stopped_by, *HIT_GATES}  # The hit is not visible.
     return {stopped_by}

@@ -23,8 +23,17 @@ SMALLEST = {
     "max_num_scheduled_tokens": 1,
     "long_prefill_token_threshold": 0,
     "num_watermark_blocks": 0,
+    "num_speculative_tokens": 0,
+    "num_lookahead_tokens": 0,
+    "num_draft_slots": 0,
+    "max_num_partial_prefills": 0,
+    "max_long_partial_prefills": 0,
+    "max_loras": 0,
 }
 """The least value of every whole number."""
+
+WHOLE = {"enable_chunked_prefill": False, "max_model_len": 17}
+"""Prompts in one piece, as long as the budget allows."""
 
 CHOICES = ("policy", "cursor_follows_victim", "stop_order")
 
@@ -86,9 +95,24 @@ def test_smallest_value(name: str, least: int) -> None:
             "switch both on or both off",
         ),
         (
+            "max_long_partial_prefills",
+            {"max_long_partial_prefills": 1, "long_prefill_token_threshold": 0},
+            "set it, or switch the limit off",
+        ),
+        (
             "max_num_scheduled_tokens",
             {"enable_chunked_prefill": False, "max_model_len": 18},
             "raise the budget, or switch chunked prefill on",
+        ),
+        (
+            "num_lookahead_tokens",
+            {"num_lookahead_tokens": 1},
+            "set that above 0, or num_lookahead_tokens to 0",
+        ),
+        (
+            "num_draft_slots",
+            {"num_draft_slots": 1},
+            "set that above 0, or num_draft_slots to 0",
         ),
     ],
 )
@@ -102,8 +126,19 @@ def test_senseless_combination(name: str, fields: dict[str, Any], way_out: str) 
         assert re.search(rf"{other}( - 1)? ?=", str(caught.value)), (other, value)
 
 
+@pytest.mark.parametrize("fields", [{"num_draft_slots": 16}, {"num_draft_slots": 1, **WHOLE}])
+def test_draft_slots_leave_room_for_a_request(fields: dict[str, Any]) -> None:
+    """A batch that draft slots fill up could never take a request, and that is said."""
+    with pytest.raises(ConfigError) as caught:
+        make_config(num_speculative_tokens=1, **fields)
+    assert_is_clear(str(caught.value), "num_draft_slots", fields["num_draft_slots"])
+    assert "max_num_batched_tokens=16, so a request would wait for ever" in str(caught.value)
+
+
 def test_the_combinations_are_sharp() -> None:
     """The last values that fit together are accepted."""
+    make_config(num_speculative_tokens=1, num_draft_slots=15)
+    make_config(num_speculative_tokens=1, num_draft_slots=1, **{**WHOLE, "max_model_len": 16})
     make_config(max_num_scheduled_tokens=16)
     make_config(enable_chunked_prefill=False, max_model_len=17)
     make_config(reserve_admitted_prefills=True)

@@ -18,12 +18,18 @@ from spec.interface import EngineCoreOutput, SchedulerConfig
 from spec.model import Outcome, Transition
 from spec.registry import INVARIANTS
 from spec.scheduler import ReferenceScheduler
+from tests.spec import (
+    forged_controls,
+    forged_drafts,
+    forged_progress,  # noqa: F401, importing it registers its forgeries
+)
 from tests.spec.forgeries import BASES, FORGERIES, Base, Forgery
 from tests.spec.support import OPTIONS, configs
 from tests.spec.transitions import make_run, seeds, walk
 
 DIALECT_FIELDS = (
     "reserve_admitted_prefills",
+    "reject_too_large",
     "same_step_prefix_hits",
     "threshold_spares_lone_request",
     "uncached_blocks_first",
@@ -81,7 +87,7 @@ def test_the_claim_holds_where_it_is_made(seed: int) -> None:
         assert [] == list(judge.breaches(seen))
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES])
 def test_what_is_forged_was_right(base: Base) -> None:
     """Nothing is wrong with a transition before it is forged."""
     config, seen = base()
@@ -153,7 +159,7 @@ def _nothing_told(seen: Transition) -> None:
 
 
 @pytest.mark.parametrize("change", [_unknown_names, _nobody_before, _nobody_after, _nothing_told])
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES])
 def test_nonsense_is_judged(base: Base, change: Callable[[Transition], None]) -> None:
     """Whatever names an engine makes up or leaves out, each invariant comes to a judgement."""
     config, seen = base()

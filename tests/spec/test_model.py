@@ -9,6 +9,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spec.books import deliver
 from spec.dialects import DIALECTS
 from spec.interface import ConfigError, EngineCoreOutput, RequestStatus, SchedulerConfig
 from spec.model import (
@@ -22,7 +23,6 @@ from spec.model import (
     Schedule,
     Transition,
     UpdateFromOutput,
-    deliver,
 )
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
@@ -78,8 +78,21 @@ def test_enabled_actions(
         assert aborts == [action for action in actions if isinstance(action, FinishRequests)]
         may_schedule = len(model.live) > 0 and len(model.in_flight) < bounds.max_in_flight
         assert may_schedule == kinds.count(Schedule)
-        num_updates = len(tokens) ** len(model.live_samplers()) if model.in_flight else 0
-        assert num_updates == kinds.count(UpdateFromOutput)
+        assert count_updates(model, len(tokens)) == kinds.count(UpdateFromOutput)
+
+
+def count_updates(model: Model, num_tokens: int) -> int:
+    """In how many ways the oldest step may return."""
+    if not model.in_flight:
+        return 0
+    oldest = model.in_flight[0]
+    num_updates = 1
+    for name in model.live_samplers():
+        num_drafts = len(oldest.drafts_of(name))
+        may_be_thrown_away = num_drafts > 0 and name in oldest.voided
+        num_updates *= (num_drafts + 1) * num_tokens + may_be_thrown_away
+    has_live = any(name in model.live for name in oldest.output.num_scheduled_tokens)
+    return num_updates * 2 if model.bounds.draft_token_ids and has_live else num_updates
 
 
 def test_updates_are_all_choices_of_tokens() -> None:
@@ -160,6 +173,8 @@ def test_a_placeholder_is_a_token_being_sampled(
 ) -> None:
     """Async: a request has as many placeholders as valid steps in flight sample for it.
 
+    Drafts that they verify count as samples.
+
     Not where stale output is not waited for: there it may arrive between the chunks of a resumed
     request, and which of them samples is no longer one question.
     """
@@ -168,7 +183,9 @@ def test_a_placeholder_is_a_token_being_sampled(
     for _ in walk(driver, walk_choices):
         for name, request in driver.scheduler.requests.items():
             num_samples = sum(
-                name in step.samplers and name not in step.voided for step in driver.in_flight
+                1 + len(step.drafts_of(name))
+                for step in driver.in_flight
+                if name in step.samplers and name not in step.voided
             )
             assert num_samples == request.num_output_placeholders
 

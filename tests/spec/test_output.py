@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from spec.books import start_positions
 from spec.interface import (
     CachedRequestData,
     EngineCoreOutput,
@@ -16,7 +17,6 @@ from spec.interface import (
     RequestStatus,
     SchedulerConfig,
 )
-from spec.model import start_positions
 from tests.spec.support import (
     Driver,
     choices,

@@ -143,15 +143,17 @@ def hide(after: Observation, name: str) -> Observation:
 
 def test_all_is_observable_of_the_specification(seen: Transition) -> None:
     """The specification shows whatever any invariant needs."""
-    assert [] == [entry.name for entry in INVARIANTS.values() if not entry.is_observable(seen)]
+    config = make_config(num_speculative_tokens=1)
+    hidden = [rule.name for rule in INVARIANTS.values() if not rule.is_observable(config, seen)]
+    assert [] == hidden
 
 
 @pytest.mark.parametrize("name", ["worker", "published_faults"])
 def test_without_a_ghost_nothing_is_known_of_kv(seen: Transition, name: str) -> None:
     """What needs the ghost worker is not observable in a run that none follows."""
     hidden: dict[str, Any] = {name: None}
-    assert needing(name).is_observable(seen)
-    assert not needing(name).is_observable(evolve(seen, **hidden))
+    assert needing(name).is_observable(make_config(), seen)
+    assert not needing(name).is_observable(make_config(), evolve(seen, **hidden))
 
 
 def test_an_engine_may_not_tell_what_it_zeroes(seen: Transition) -> None:
@@ -159,14 +161,23 @@ def test_an_engine_may_not_tell_what_it_zeroes(seen: Transition) -> None:
     assert seen.outcome.output is not None
     silent = evolve(seen.outcome.output, new_block_ids_to_zero=None)
     rule = needing("new_block_ids_to_zero")
-    assert rule.is_observable(seen)
-    assert not rule.is_observable(evolve(seen, outcome=Outcome(output=silent)))
+    assert rule.is_observable(make_config(), seen)
+    assert not rule.is_observable(make_config(), evolve(seen, outcome=Outcome(output=silent)))
 
 
 @pytest.mark.parametrize("name", ["num_output_placeholders", "num_in_flight_tokens"])
 def test_an_engine_may_not_have_a_counter(seen: Transition, name: str) -> None:
     """What needs a counter is not observable if requests do not have it; without any, it is."""
     rule = needing("block_ids", name)
-    assert rule.is_observable(seen)
-    assert not rule.is_observable(evolve(seen, after=hide(seen.after, name)))
-    assert rule.is_observable(evolve(seen, after=evolve(seen.after, requests={})))
+    assert rule.is_observable(make_config(), seen)
+    assert not rule.is_observable(make_config(), evolve(seen, after=hide(seen.after, name)))
+    assert rule.is_observable(make_config(), evolve(seen, after=evolve(seen.after, requests={})))
+
+
+def test_drafts_are_needed_where_there_are_any(seen: Transition) -> None:
+    """An engine need not tell how many drafts a request has if it is never given one."""
+    rule = needing("num_draft_tokens")
+    silent = evolve(seen, after=hide(seen.after, "num_draft_tokens"))
+    assert rule.is_observable(make_config(), silent)
+    assert not rule.is_observable(make_config(num_speculative_tokens=1), silent)
+    assert rule.is_observable(make_config(num_speculative_tokens=1), seen)

@@ -5,7 +5,6 @@ A situation is a short run; every witness that its last action shows is listed, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,22 +18,13 @@ from spec.model import Schedule, Transition
 from spec.registry import WITNESSES
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
+from tests.spec import (
+    situations_of_controls,  # noqa: F401, importing it lists its situations
+    situations_of_drafts,  # noqa: F401, importing it lists its situations
+)
+from tests.spec.situations import SITUATIONS, Situation, shows
 from tests.spec.support import configs, make_config, make_request
 from tests.spec.transitions import Story, make_run, seeds, walk
-
-Situation = Callable[[], tuple[SchedulerConfig, Transition]]
-
-SITUATIONS: list[tuple[Situation, frozenset[str]]] = []
-
-
-def shows(*witnesses: str) -> Callable[[Situation], Situation]:
-    """Lists a situation with all witnesses that its last action shows."""
-
-    def register(situation: Situation) -> Situation:
-        SITUATIONS.append((situation, frozenset(witnesses)))
-        return situation
-
-    return register
 
 
 def sightings(config: SchedulerConfig, seen: Transition) -> set[str]:

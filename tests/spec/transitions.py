@@ -69,9 +69,7 @@ def make_run(config: SchedulerConfig, scheduler: ReferenceScheduler | None = Non
 
 def follow_trusting(config: SchedulerConfig, seen: Transition) -> Transition:
     """The same transition as a worker sees it that knows only the state before."""
-    writers = {
-        name: Writer(live.new.cache_salt, live.token_ids) for name, live in seen.live.items()
-    }
+    writers = {name: Writer(live.new.cache_key, live.token_ids) for name, live in seen.live.items()}
     again = evolve(seen, worker=None, published_faults=None)
     follow(GhostWorker.trusting(config.block_size, seen.before, writers), again)
     return again

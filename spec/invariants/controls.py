@@ -1,0 +1,85 @@
+"""What an engine is told beside requests, and the limits that are off by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spec.gates import loras_in_step, partial_prefills
+from spec.interface import REFUSED, EngineCoreOutput, SchedulerConfig
+from spec.invariants.sources import POOL, SCHEDULE, output_of
+from spec.model import AddRequest, ResetPrefixCache, Schedule, Transition
+from spec.registry import invariant
+from spec.request import Request
+from spec.slots import may_outgrow_pool
+
+
+@invariant(source=f"{SCHEDULE}, set_pause_state", on=(Schedule,))
+def pauses_are_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A paused scheduler admits nobody; if all is paused, it schedules and preempts nobody."""
+    if seen.pause_state != "unpaused" and seen.admitted:
+        yield f"{seen.admitted} are admitted, however the scheduler is {seen.pause_state}"
+    if seen.pause_state == "paused_all":
+        scheduled = output_of(seen).num_scheduled_tokens
+        if scheduled or seen.preempted:
+            yield (
+                f"scheduled are {scheduled}, preempted {seen.preempted}, "
+                "however the scheduler is paused_all"
+            )
+
+
+@invariant(source=f"{SCHEDULE}, scheduled_loras", on=(Schedule,))
+def max_loras_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A step computes tokens with at most max_loras adapters; 0 is no limit.
+
+    With drafts in flight vLLM's rule does not promise it: whoever rests at max_model_len gives its
+    adapter up to an admission, and goes on once a draft is rejected.
+    """
+    if config.async_scheduling and config.num_speculative_tokens > 0:
+        return
+    loras = loras_in_step(seen, seen.after.running)
+    if 0 < config.max_loras < len(loras):
+        yield f"the adapters {sorted(loras)} are in one step, max_loras={config.max_loras}"
+
+
+@invariant(source="vllm/config/scheduler.py: max_num_partial_prefills", of_state=True)
+def partial_prefills_are_limited(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """At most so many prompts, and so many long ones, are computed in part as the limits allow."""
+    partial = partial_prefills(seen.after, seen.after.running)
+    if 0 < config.max_num_partial_prefills < len(partial):
+        limit = config.max_num_partial_prefills
+        yield f"the prompts of {partial} are computed in part, max_num_partial_prefills={limit}"
+    threshold = config.long_prefill_token_threshold
+    long = [name for name in partial if seen.after.requests[name].num_prompt_tokens > threshold]
+    if 0 < config.max_long_partial_prefills < len(long):
+        limit = config.max_long_partial_prefills
+        yield f"the long prompts of {long} are computed in part, max_long_partial_prefills={limit}"
+
+
+@invariant(source="vLLM #39734: a head of the queue larger than the pool", on=(AddRequest,))
+def what_never_fits_is_refused(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A request is refused at its arrival if it may outgrow the pool, where the dialect says so."""
+    assert isinstance(seen.action, AddRequest), "`on` says so"
+    new = seen.action.request
+    is_too_large = may_outgrow_pool(config, Request(new))
+    expected: dict[int, list[EngineCoreOutput]] = {}
+    if config.reject_too_large and is_too_large:
+        expected = {new.client_index: [EngineCoreOutput(new.request_id, [], REFUSED)]}
+    if (seen.outcome.results or {}) != expected:
+        yield (
+            f"{new.request_id} {'may' if is_too_large else 'cannot'} outgrow the pool, "
+            f"however its client is sent {seen.outcome.results or 'nothing'}"
+        )
+
+
+@invariant(source=f"{POOL}.reset_prefix_cache", on=(ResetPrefixCache,))
+def a_reset_forgets_all_or_nothing(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
+    """A reset leaves nothing to be found, unless a block is held; then it changes nothing."""
+    assert isinstance(seen.action, ResetPrefixCache), "`on` says so"
+    before, after = seen.before.cached_block_ids, seen.after.cached_block_ids
+    if seen.action.reset_running_requests and seen.after.running:
+        yield f"{seen.after.running} still run, however running requests were to be reset"
+    is_reset = not seen.after.ref_cnt
+    if after != ([] if is_reset else before):
+        yield f"{after} can be found, {before} before; held are {sorted(seen.after.ref_cnt)}"
+    if seen.outcome.is_reset != is_reset:
+        yield f"the answer is {seen.outcome.is_reset}; held are {sorted(seen.after.ref_cnt)}"

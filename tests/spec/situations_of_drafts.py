@@ -1,0 +1,76 @@
+"""Situations of speculative decoding."""
+
+from __future__ import annotations
+
+from spec.interface import SchedulerConfig
+from spec.model import Transition, UpdateFromOutput
+from tests.spec.forged_drafts import make_story
+from tests.spec.situations import shows
+from tests.spec.support import make_config, make_request
+from tests.spec.transitions import Story
+
+
+def verified(*row: int) -> tuple[SchedulerConfig, Transition]:
+    """The return of a step that has verified A's drafts 8 and 9."""
+    config, story = make_story(6)
+    story.schedule()
+    return config, story.step(UpdateFromOutput({"A": list(row)}))
+
+
+@shows("draft_rejected")
+def no_draft_is_right() -> tuple[SchedulerConfig, Transition]:
+    """The token after A's last one is not the first draft."""
+    return verified(7)
+
+
+@shows("draft_accepted")
+def a_draft_is_right() -> tuple[SchedulerConfig, Transition]:
+    """The first draft is right, the second one is not."""
+    return verified(8, 7)
+
+
+@shows("all_drafts_accepted")
+def all_drafts_are_right() -> tuple[SchedulerConfig, Transition]:
+    """Both drafts are right, and one token more is sampled."""
+    return verified(8, 9, 7)
+
+
+@shows("drafts_are_cut")
+def a_budget_cuts_drafts() -> tuple[SchedulerConfig, Transition]:
+    """The budget leaves room for one of two drafts."""
+    config, story = make_story(2, max_num_batched_tokens=2)
+    return config, story.schedule()
+
+
+@shows("preemption", "victim_before_the_cursor", "drafts_are_taken_back")
+def a_victim_with_drafts() -> tuple[SchedulerConfig, Transition]:
+    """A's drafts are scheduled already when B, who outranks it, needs a block."""
+    config = make_config(num_blocks=3, policy="priority", num_speculative_tokens=1)
+    story = Story(config, make_request("A", 4, priority=1))
+    story.run(1)
+    story.add(make_request("B", 4, priority=0))
+    story.schedule()
+    story.step(UpdateFromOutput({"A": [0], "B": [0]}, {"A": [1]}))
+    return config, story.schedule()
+
+
+@shows("drafts_of_a_voided_step", "stale_output", "draft_rejected")
+def a_voided_step_of_drafts() -> tuple[SchedulerConfig, Transition]:
+    """B is preempted while a step that verifies its draft is in flight, which then returns.
+
+    A's draft is in it, too, and wrong.
+    """
+    config = make_config(num_blocks=4, async_scheduling=True, num_speculative_tokens=1)
+    story = Story(config, make_request("A", 6), make_request("B", 6))
+    story.schedule()
+    story.schedule()
+    story.schedule()
+    story.update()
+    return config, story.update()
+
+
+@shows("refused_by_input_budget")
+def draft_slots_fill_the_batch() -> tuple[SchedulerConfig, Transition]:
+    """A's tokens and its draft slots leave room for B's slots only."""
+    config = make_config(max_num_batched_tokens=10, num_speculative_tokens=2, num_draft_slots=2)
+    return config, Story(config, make_request("A", 6), make_request("B", 3)).schedule()

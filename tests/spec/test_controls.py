@@ -1,0 +1,261 @@
+"""Pauses, grammars, adapters, prompts in part, refusals and resets: what the reference does."""
+
+from __future__ import annotations
+
+import pytest
+
+from spec.interface import ConfigError, EngineCoreOutput, PauseState
+from spec.model import Environment, GrammarReady, ResetPrefixCache, SetPauseState
+from tests.spec.support import Driver, make_config, make_request
+
+# ---- pauses --------------------------------------------------------------------------------------
+
+
+def test_a_pause_of_admission_lets_running_requests_go_on() -> None:
+    """Paused for new requests, A goes on, and B waits until the pause ends."""
+    driver = Driver(make_config(), make_request("A", 5))
+    driver.step()
+    driver.add(make_request("B", 3))
+    driver.do(SetPauseState("paused_new"))
+    assert {"A": 1} == driver.step().num_scheduled_tokens
+    driver.do(SetPauseState("unpaused"))
+    assert {"A": 1, "B": 3} == driver.step().num_scheduled_tokens
+
+
+def test_a_pause_of_all_changes_nothing() -> None:
+    """Paused wholly, a step is empty, and who runs keeps blocks and counters."""
+    driver = Driver(make_config(), make_request("A", 5))
+    driver.step()
+    driver.do(SetPauseState("paused_all"))
+    before = driver.scheduler.observe()
+    assert {} == driver.step().num_scheduled_tokens
+    assert before == driver.scheduler.observe()
+    driver.do(SetPauseState("unpaused"))
+    assert {"A": 1} == driver.step().num_scheduled_tokens
+
+
+def test_a_step_in_flight_returns_into_a_pause() -> None:
+    """A step that was planned before the pause delivers its tokens all the same."""
+    driver = Driver(make_config(), make_request("A", 5))
+    driver.schedule()
+    driver.do(SetPauseState("paused_all"))
+    assert EngineCoreOutput("A", [7]) == driver.update(A=7)["A"]
+
+
+def test_the_other_pause_states_are_on_the_menu() -> None:
+    """Where an environment has pauses, the engine may be told each state that it is not in."""
+    driver = Driver(make_config())
+    driver.environment = Environment(
+        shapes=(make_request("A", 1),), max_live_requests=1, with_pauses=True
+    )
+    states: list[PauseState] = ["paused_new", "paused_all"]
+    assert [SetPauseState(state) for state in states] == driver.controls()
+    driver.do(SetPauseState("paused_new"))
+    states = ["unpaused", "paused_all"]
+    assert [SetPauseState(state) for state in states] == driver.controls()
+
+
+# ---- grammars ------------------------------------------------------------------------------------
+
+
+def test_a_request_waits_for_its_grammar_and_keeps_its_place() -> None:
+    """B passes A while A's grammar is compiled; A then stands before C."""
+    driver = Driver(
+        make_config(max_num_seqs=2),
+        make_request("A", 3, structured_output=True),
+        make_request("B", 3),
+        make_request("C", 3),
+    )
+    driver.do(SetPauseState("unpaused"))
+    assert {"B": 3, "C": 3} == driver.step().num_scheduled_tokens
+    assert ["A"] == driver.waiting
+    driver.abort("B")
+    driver.add(make_request("D", 3))
+    driver.do(GrammarReady("A"))
+    assert {"C": 1, "A": 3} == driver.step().num_scheduled_tokens
+    assert ["D"] == driver.waiting
+
+
+def test_a_grammar_is_compiled_once() -> None:
+    """Who has its grammar is neither told of it again, nor is a request without one."""
+    driver = Driver(make_config(), make_request("A", 3, structured_output=True))
+    driver.add(make_request("B", 3))
+    assert [GrammarReady("A")] == driver.grammars()
+    driver.do(GrammarReady("A"))
+    assert [] == driver.grammars()
+
+
+def test_a_preempted_request_has_its_grammar() -> None:
+    """A preemption does not make a request wait for its grammar again."""
+    driver = Driver(
+        make_config(num_blocks=4),
+        make_request("A", 8),
+        make_request("B", 7, structured_output=True),
+    )
+    driver.do(GrammarReady("B"))
+    driver.step()
+    driver.step()
+    assert ["B"] == driver.waiting
+    driver.abort("A")
+    assert {"B": 8} == driver.step().num_scheduled_tokens
+
+
+def test_a_grammar_of_the_dead_is_ignored() -> None:
+    """A grammar may be compiled after its request has gone."""
+    driver = Driver(make_config(), make_request("A", 3, structured_output=True))
+    driver.abort("A")
+    driver.scheduler.grammar_ready("A")
+    assert ([], []) == (driver.running, driver.waiting)
+
+
+# ---- adapters ------------------------------------------------------------------------------------
+
+
+def test_an_adapter_that_finds_no_slot_is_passed_over() -> None:
+    """C has a third adapter; D has one that is in the step, and E has none."""
+    requests = [
+        make_request(name, 3, lora_id=lora_id)
+        for name, lora_id in (("A", 1), ("B", 2), ("C", 3), ("D", 1), ("E", 0))
+    ]
+    driver = Driver(make_config(max_loras=2, max_num_seqs=8), *requests)
+    assert ["A", "B", "D", "E"] == list(driver.step().num_scheduled_tokens)
+    assert ["C"] == driver.waiting
+
+
+def test_an_adapter_that_rests_takes_no_slot() -> None:
+    """Async: A waits for its last token, so a step without it has a slot for B's adapter."""
+    driver = Driver(
+        make_config(max_loras=1, async_scheduling=True),
+        make_request("A", 3, max_tokens=1, lora_id=1),
+        make_request("B", 3, lora_id=2),
+    )
+    assert {"A": 3} == driver.schedule().num_scheduled_tokens
+    assert {"B": 3} == driver.schedule().num_scheduled_tokens
+
+
+@pytest.mark.parametrize(
+    ("other", "num_hit_tokens"),
+    [
+        ({"lora_id": 1}, 4),
+        ({"lora_id": 2}, 0),
+        ({}, 0),
+        ({"lora_id": 1, "cache_salt": ""}, 0),
+        ({"cache_salt": "lora 1"}, 0),
+    ],
+)
+def test_adapters_share_no_blocks(other: dict[str, object], num_hit_tokens: int) -> None:
+    """What was computed with an adapter is found with that adapter, under the same salt, only."""
+    driver = Driver(make_config(enable_prefix_caching=True))
+    driver.add(make_request("A", (5,) * 6, max_tokens=1, lora_id=1))
+    driver.step()
+    driver.add(make_request("B", (5,) * 6, **other))
+    assert num_hit_tokens == driver.step().scheduled_new_reqs["B"].num_computed_tokens
+
+
+# ---- prompts in part -----------------------------------------------------------------------------
+
+
+def test_one_prompt_in_part_too_many_ends_admission() -> None:
+    """B would be the second prompt in part, and C, which fits, stands behind it.
+
+    A's is whole after the second step, so that one leaves a part of B's.
+    """
+    driver = Driver(
+        make_config(
+            max_num_batched_tokens=6, long_prefill_token_threshold=4, max_num_partial_prefills=1
+        ),
+        make_request("A", 8),
+        make_request("B", 3),
+        make_request("C", 1),
+    )
+    assert {"A": 4} == driver.step().num_scheduled_tokens
+    assert {"A": 4, "B": 2} == driver.step().num_scheduled_tokens
+    assert {"A": 1, "B": 1, "C": 1} == driver.step().num_scheduled_tokens
+
+
+def test_one_long_prompt_too_many_is_passed_over() -> None:
+    """B's prompt is long as A's is, so C passes it; then A's is whole, and B follows."""
+    driver = Driver(
+        make_config(
+            max_num_batched_tokens=6, long_prefill_token_threshold=4, max_long_partial_prefills=1
+        ),
+        make_request("A", 8),
+        make_request("B", 8),
+        make_request("C", 2),
+    )
+    assert {"A": 4, "C": 2} == driver.step().num_scheduled_tokens
+    assert {"A": 4, "C": 1, "B": 1} == driver.step().num_scheduled_tokens
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens", "is_refused"),
+    [(8, 1, False), (9, 1, True), (5, 4, False), (5, 5, True)],
+)
+def test_what_may_outgrow_the_pool_is_refused(
+    num_prompt_tokens: int, max_tokens: int, is_refused: bool
+) -> None:
+    """8 tokens fit the pool; the last one that a request samples need not."""
+    driver = Driver(make_config(num_blocks=2, reject_too_large=True))
+    driver.add(make_request("A", num_prompt_tokens, max_tokens=max_tokens))
+    assert ([] if is_refused else ["A"]) == list(driver.live) == driver.waiting
+
+
+def test_a_refusal_is_told_to_its_client() -> None:
+    """The answer goes to the client at once, and the worker never hears of the request."""
+    driver = Driver(make_config(num_blocks=2, reject_too_large=True))
+    refusal = driver.scheduler.add_request(make_request("A", 9))
+    assert EngineCoreOutput("A", [], "error") == refusal
+    assert [] == driver.scheduler.observe().finished_req_ids
+
+
+# ---- resets --------------------------------------------------------------------------------------
+
+
+def test_a_reset_forgets_what_nobody_holds() -> None:
+    """After a reset a prefix is not found any more."""
+    driver = Driver(make_config(enable_prefix_caching=True))
+    driver.add(make_request("A", (5,) * 6, max_tokens=1))
+    driver.step()
+    assert driver.do(ResetPrefixCache(False)).is_reset
+    driver.add(make_request("B", (5,) * 6))
+    assert 0 == driver.step().scheduled_new_reqs["B"].num_computed_tokens
+
+
+def test_a_reset_is_refused_while_a_block_is_held() -> None:
+    """Content that somebody holds stays findable, and so does all other."""
+    driver = Driver(make_config(enable_prefix_caching=True), make_request("A", (5,) * 6))
+    driver.step()
+    before = driver.scheduler.observe()
+    assert False is driver.do(ResetPrefixCache(False)).is_reset
+    assert before == driver.scheduler.observe()
+
+
+def test_a_reset_preempts_all_in_their_order() -> None:
+    """Whoever runs waits at the head again, its steps in flight void, and nothing is found."""
+    driver = Driver(make_config(enable_prefix_caching=True, async_scheduling=True))
+    for name in "AB":
+        driver.add(make_request(name, 6))
+    driver.schedule()
+    driver.add(make_request("C", 3))
+    assert driver.do(ResetPrefixCache(True)).is_reset
+    assert ([], ["A", "B", "C"]) == (driver.running, driver.waiting)
+    assert [("A", "B")] == [step.voided for step in driver.in_flight]
+    assert (6, 6) == (driver["A"].num_stale_output_tokens, driver["B"].num_stale_output_tokens)
+    assert [] == driver.scheduler.observe().cached_block_ids
+    assert {"C": 3} == driver.schedule().num_scheduled_tokens
+    driver.update(A=7, B=8)
+    assert {"C": 1, "A": 7, "B": 7} == driver.schedule().num_scheduled_tokens
+
+
+def test_resets_need_a_prefix_cache() -> None:
+    """Without a prefix cache there is nothing to reset, and the environment says so."""
+    environment = Environment(shapes=(make_request("A", 1),), max_live_requests=1, with_resets=True)
+    with pytest.raises(ConfigError, match="with_resets=True needs enable_prefix_caching=True"):
+        environment.check_fits(make_config())
+    environment.check_fits(make_config(enable_prefix_caching=True))
+    driver = Driver(make_config(enable_prefix_caching=True))
+    driver.environment = environment
+    assert [ResetPrefixCache(False), ResetPrefixCache(True)] == driver.controls()
