@@ -28,6 +28,7 @@ class BlockPool:
     """The blocks 1, 2, …, their reference counts and, if enabled, the prefix cache."""
 
     def __init__(self, config: SchedulerConfig) -> None:
+        self.num_blocks = config.num_blocks
         self.block_size = config.block_size
         self.enable_caching = config.enable_prefix_caching
         self.uncached_blocks_first = config.uncached_blocks_first
@@ -72,7 +73,7 @@ class BlockPool:
         self.free_blocks(reversed(request.block_ids))
         request.block_ids = []
         request.num_cached_blocks = 0
-        request.last_chain = request.cache_salt
+        request.last_chain = request.cache_key
 
     def _adopt(self, request: Request, hit: CacheHit) -> None:
         self.touch(hit.block_ids)
@@ -97,7 +98,7 @@ class BlockPool:
             return NO_HIT
         block_ids: list[int] = []
         num_free_blocks = 0
-        parent: Parent = request.cache_salt
+        parent: Parent = request.cache_key
         for end in range(self.block_size, request.num_tokens, self.block_size):
             token_ids = tuple(request.token_ids[end - self.block_size : end])
             block_id = self.prefix_cache.find(parent, token_ids)
@@ -123,6 +124,13 @@ class BlockPool:
             )
         request.num_cached_blocks = num_full_blocks
         self._set_decode_until(request)
+
+    def reset_prefix_cache(self) -> bool:
+        """Makes every block unfindable, unless one is held; returns whether it did."""
+        if self.num_free_blocks < self.num_blocks:
+            return False
+        self.prefix_cache = PrefixCache()
+        return True
 
     # ---- blocks ----------------------------------------------------------------------------------
 

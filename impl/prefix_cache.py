@@ -13,7 +13,7 @@ from attrs import define, field
 from spec.interface import BlockContent
 
 Parent = int | str | None
-"""What a chain extends: a chain, by its number, or nothing, in which case the salt stands here."""
+"""What a chain extends: a chain, by its number, or nothing; then the request's key stands here."""
 ChainKey = tuple[Parent, tuple[int, ...]]
 
 

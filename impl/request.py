@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from spec.interface import NewRequest, RepetitionDetection, RequestStatus
+from spec.interface import NewRequest, RepetitionDetection, RequestObservation, RequestStatus
 
 Rank = tuple[int, float, str]
 """(priority, arrival_time, request_id); under the priority policy the smallest is served first."""
@@ -18,7 +18,10 @@ class Request:
     prompt_token_ids: tuple[int, ...]
     rank: Rank
     client_index: int
-    cache_salt: str | None
+    cache_key: str | None
+    """What its blocks are found by, beside their tokens."""
+    lora_id: int
+    """The adapter that it runs with; 0 is none."""
     min_tokens: int
     stop_token_ids: frozenset[int]
     """All tokens that stop the request, end of sequence among them."""
@@ -41,13 +44,18 @@ class Request:
     """The part of those that a preemption has voided."""
     num_output_placeholders: int = 0
     """Async scheduling: tokens being sampled, not yet known."""
+    draft_token_ids: list[int] = field(factory=list)
+    """Speculative decoding: guesses for the next step to verify; replaced, never changed in place.
+    With async scheduling the worker knows them, and -1 stands for each."""
+    is_prefill_chunk: bool = False
+    """Whether its last step left known tokens to compute; kept for speculative decoding only."""
     num_preemptions: int = 0
     block_ids: list[int] = field(factory=list)
     """The block table; appended to in place, so only copies are handed out."""
     num_cached_blocks: int = 0
     """How many blocks, from the first, are published; they stay so while the request holds them."""
     last_chain: int | str | None = None
-    """The chain of the last published block, which the next one extends; if none is, the salt."""
+    """The chain of the last published block, which the next one extends; if none is, the key."""
     decode_until: int = 0
     """While fewer tokens are computed, a step of one token meets no cap, needs no block and
     publishes none. Set by the block pool when it changes the table or publishes from it."""
@@ -70,7 +78,8 @@ def make_request(new: NewRequest, max_model_len: int) -> Request:
         prompt_token_ids=new.prompt_token_ids,
         rank=(new.priority, new.arrival_time, new.request_id),
         client_index=new.client_index,
-        cache_salt=new.cache_salt,
+        cache_key=new.cache_key,
+        lora_id=new.lora_id,
         min_tokens=new.min_tokens,
         stop_token_ids=frozenset(stop_token_ids),
         repetition_detection=new.repetition_detection,
@@ -80,5 +89,31 @@ def make_request(new: NewRequest, max_model_len: int) -> Request:
         num_prompt_tokens=num_prompt_tokens,
         num_tokens=num_prompt_tokens,
         token_ids=list(new.prompt_token_ids),
-        last_chain=new.cache_salt,
+        last_chain=new.cache_key,
+        status=(
+            RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+            if new.structured_output
+            else RequestStatus.WAITING
+        ),
     )
+
+
+def observe_request(request: Request) -> RequestObservation:
+    """Shows a request."""
+    return RequestObservation(
+        STATUS_NAMES[request.status],
+        request.num_prompt_tokens,
+        request.num_tokens,
+        request.num_output_tokens,
+        request.num_computed_tokens,
+        request.num_preemptions,
+        request.num_output_placeholders,
+        request.num_in_flight_tokens,
+        list(request.block_ids),
+        request.num_stale_output_tokens,
+        len(request.draft_token_ids),
+    )
+
+
+STATUS_NAMES = {status: status.name for status in RequestStatus}
+"""An enum member works its name out anew each time."""

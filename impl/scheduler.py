@@ -4,7 +4,7 @@ Entry point: `FastScheduler`. Most requests of most steps compute the one token 
 last. Whether that can go wrong is worked out when a request's blocks change, and kept in its
 `decode_until`: below it, a step of one token meets no cap, needs no block and publishes none.
 `_schedule_decodes` runs through such requests in one loop; all others take the long way,
-`_schedule_next_running`.
+`_schedule_next_running`. With speculative decoding a step of one token is rare, so there all do.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from impl.block_pool import NO_HIT, BlockPool, CacheHit
-from impl.request import Request, make_request
+from impl.request import Request, make_request, observe_request
 from impl.request_queue import make_request_queue
+from impl.slots import Slots
 from impl.stop import check_stop
 from spec.interface import (
     FINISH_REASON,
+    REFUSED,
     CachedRequestData,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequest,
     NewRequestData,
     Observation,
-    RequestObservation,
+    PauseState,
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
@@ -42,15 +44,19 @@ class FastScheduler:
         self.running: list[Request] = []
         # Finished since the last `schedule`, in order; the next one tells the worker.
         self.finished_req_ids: list[str] = []
+        self.pause_state: PauseState = "unpaused"
         self._begin_step()
 
     # ---- what may happen to a scheduler ----------------------------------------------------------
 
-    def add_request(self, new: NewRequest) -> None:
-        """Puts a request into the waiting queue."""
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
+        """Puts a request into the waiting queue; one that is refused is answered at once."""
         request = make_request(new, self.config.max_model_len)
+        if self.config.reject_too_large and self._may_outgrow_pool(request):
+            return EngineCoreOutput(request.request_id, [], REFUSED)
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
+        return None
 
     def schedule(self) -> SchedulerOutput:
         """Decides what one step computes: running requests first, then the head of waiting."""
@@ -58,7 +64,7 @@ class FastScheduler:
         self._schedule_running()
         if self.config.same_step_prefix_hits:
             self._publish_granted()
-        if not self.output.preempted_req_ids:
+        if not self.output.preempted_req_ids and self.pause_state == "unpaused":
             self._schedule_waiting()
         self._publish_granted()
         return self._end_step()
@@ -69,11 +75,14 @@ class FastScheduler:
         """Settles a step: appends the sampled tokens, stops requests, reports to each client."""
         results: dict[int, list[EngineCoreOutput]] = {}
         requests, sampled = self.requests, result.sampled_token_ids
+        drafts = output.scheduled_spec_decode_tokens
         num_finished = len(self.finished_req_ids)
         for request_id, num_scheduled_tokens in output.num_scheduled_tokens.items():
             request = requests.get(request_id)
             if request is None:
                 continue  # It was aborted, or has stopped, while the step was in flight.
+            if request_id in drafts:
+                self._roll_back(request, len(drafts[request_id]), len(sampled[request_id]))
             sent = self._settle(request, num_scheduled_tokens, sampled[request_id])
             if sent is None:
                 continue
@@ -91,6 +100,34 @@ class FastScheduler:
             if request_id in self.requests:
                 self._finish(self.requests[request_id], finished_status)
         self._close_gaps()
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Stops planning, or goes on with it; running requests keep all that they have."""
+        self.pause_state = pause_state
+
+    def grammar_ready(self, request_id: str) -> None:
+        """Lets a request whose grammar is compiled be admitted; unknown ids are ignored."""
+        request = self.requests.get(request_id)
+        if request and request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            request.status = RequestStatus.WAITING
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forgets all published content, unless a block is held; returns whether it did.
+
+        With `reset_running_requests` all running requests are preempted first.
+        """
+        while reset_running_requests and self.running:
+            self._preempt(self.running[-1])
+        return self.block_pool.reset_prefix_cache()
+
+    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
+        """Takes the drafts for the next step; nobody in the middle of its prompt has any."""
+        for request_id, token_ids in draft_token_ids.items():
+            request = self.requests.get(request_id)
+            if request is not None:
+                is_running = request.status == RequestStatus.RUNNING
+                may_draft = is_running and not request.is_prefill_chunk
+                request.draft_token_ids = list(token_ids) if may_draft else []
 
     def observe(self) -> Observation:
         """Shows the state between two calls."""
@@ -113,14 +150,19 @@ class FastScheduler:
     def _begin_step(self) -> None:
         config = self.config
         self.output = SchedulerOutput()
+        # What draft slots cost, too.
+        self.input_budget = config.max_num_batched_tokens
         # Both budgets of the config in one: whatever is granted or taken back counts on both.
         self.token_budget = min(config.max_num_scheduled_tokens, config.max_num_batched_tokens)
+        if self.pause_state == "paused_all":
+            self.token_budget = 0
         # The cursor of pass 1: who is looked at next.
         self.req_index = 0
         # Granted in this step on the long way, and not yet published, in order.
         self.granted: list[Request] = []
         # Free blocks that admission leaves alone (reserve-aware gate only).
         self.num_reserved_blocks = 0
+        self.slots = Slots(config)
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
         if config.threshold_spares_lone_request and len(self.running) + len(self.waiting) <= 1:
             self.long_prefill_token_threshold = 0
@@ -138,6 +180,8 @@ class FastScheduler:
 
         For one token and no block, this is all that the long way comes to.
         """
+        if self.config.num_speculative_tokens > 0:
+            return
         running, is_async = self.running, self.config.async_scheduling
         num_scheduled_tokens = self.output.num_scheduled_tokens
         scheduled_cached_reqs = self.output.scheduled_cached_reqs
@@ -168,7 +212,7 @@ class FastScheduler:
         request = self.running[self.req_index]
         num_new_tokens = self._compute_num_new_tokens(request)
         if num_new_tokens > 0:
-            num_tokens = request.num_computed_tokens + num_new_tokens
+            num_tokens = self._num_tokens_to_hold(request.num_computed_tokens + num_new_tokens)
             num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens)
             if not self._make_room_for(request, num_new_blocks):
                 # It made room for itself; the cursor already points at the request after it.
@@ -178,18 +222,31 @@ class FastScheduler:
         return True
 
     def _compute_num_new_tokens(self, request: Request) -> int:
-        """The gap between what is known (or being sampled) and what is computed, then the caps."""
+        """The gap between what is known, guessed or being sampled and what is computed, capped."""
         num_placeholders = request.num_output_placeholders
+        num_tokens_with_spec = request.num_tokens + len(request.draft_token_ids)
         if num_placeholders > 0 and self._samples_its_last_token(request):
             return 0
         return min(
             self._cap_long_prefill(
-                request.num_tokens + num_placeholders - request.num_computed_tokens
+                num_tokens_with_spec + num_placeholders - request.num_computed_tokens
             ),
-            self.token_budget,
+            self._tokens_left(),
             # The token to be sampled must still find a place.
             self.config.max_model_len - 1 - request.num_computed_tokens,
         )
+
+    def _tokens_left(self) -> int:
+        """What one request more may get of the tighter budget."""
+        if self.config.num_draft_slots == 0:
+            return self.token_budget
+        return min(self.token_budget, self.input_budget - self.config.num_draft_slots)
+
+    def _num_tokens_to_hold(self, num_tokens: int) -> int:
+        """So many tokens, and those that a drafter writes ahead of them."""
+        if self.config.num_lookahead_tokens == 0:
+            return num_tokens
+        return min(num_tokens + self.config.num_lookahead_tokens, self.config.max_model_len)
 
     def _samples_its_last_token(self, request: Request) -> bool:
         """Whether the latest step in flight samples the last token that `max_tokens` allows."""
@@ -231,6 +288,7 @@ class FastScheduler:
         victim.num_computed_tokens = 0
         victim.num_output_placeholders = 0
         victim.num_stale_output_tokens = victim.num_in_flight_tokens
+        victim.draft_token_ids = []
         victim.num_preemptions += 1
         self.waiting.prepend_request(victim)
         self.output.preempted_req_ids.append(victim.request_id)
@@ -255,6 +313,8 @@ class FastScheduler:
         num_scheduled_tokens = self.output.num_scheduled_tokens.pop(victim.request_id, 0)
         if num_scheduled_tokens:
             self.token_budget += num_scheduled_tokens
+            self.input_budget += num_scheduled_tokens + self.config.num_draft_slots
+            self.output.scheduled_spec_decode_tokens.pop(victim.request_id, None)
             victim.num_in_flight_tokens -= num_scheduled_tokens
             del self.output.scheduled_cached_reqs[victim.request_id]
 
@@ -265,6 +325,8 @@ class FastScheduler:
         taken back.
         """
         num_computed_tokens = request.num_computed_tokens
+        if request.draft_token_ids:
+            self._schedule_drafts(request, num_computed_tokens + num_new_tokens)
         new_block_ids = self._grant(request, num_new_tokens, num_new_blocks, NO_HIT)
         self.block_pool.cache_full_blocks(request, num_computed_tokens)
         if self.config.publish_at_grant:
@@ -273,24 +335,43 @@ class FastScheduler:
             False, new_block_ids, num_computed_tokens
         )
 
+    def _schedule_drafts(self, request: Request, num_tokens: int) -> None:
+        """Lets the step verify the drafts among the first `num_tokens` tokens; forgets the others.
+
+        Guesses are for one step only: whatever it samples, the next ones follow on that.
+        """
+        num_drafts = num_tokens - request.num_tokens - request.num_output_placeholders
+        if num_drafts > 0:
+            drafts = request.draft_token_ids[:num_drafts]
+            self.output.scheduled_spec_decode_tokens[request.request_id] = drafts
+        request.draft_token_ids = []
+
     # ---- pass 2: the head of the waiting queue ---------------------------------------------------
 
     def _schedule_waiting(self) -> None:
         """Pass 2: admits from the head of the waiting queue until a gate stops it.
 
-        A request that is not ready is set aside and put back; one that does not fit stops
+        One that is not ready or lacks a slot is set aside and put back; one that does not fit stops
         admission, so that small requests never overtake a large one (head-of-line blocking).
         """
         if self.config.reserve_admitted_prefills:
             self.num_reserved_blocks = sum(map(self._num_missing_blocks, self.running))
+        if self.slots.is_limited:
+            self._count_slots()
         skipped: list[Request] = []
-        while self.waiting and self.token_budget > 0 and self._has_seat():
-            if not self._is_ready(self.waiting.peek_request()):
+        while self.waiting and self._tokens_left() > 0 and self._has_seat():
+            head = self.waiting.peek_request()
+            if not self._is_ready(head) or not self.slots.has_slot(head):
                 skipped.append(self.waiting.pop_request())
             elif not self._admit_head():
                 break
         for request in reversed(skipped):
             self.waiting.prepend_request(request)
+
+    def _count_slots(self) -> None:
+        for request in self.running:
+            is_scheduled = request.request_id in self.output.num_scheduled_tokens
+            self.slots.take(request, is_scheduled=is_scheduled)
 
     def _admit_head(self) -> bool:
         """Admits the head of the waiting queue if it fits; a refusal changes nothing."""
@@ -300,8 +381,11 @@ class FastScheduler:
         num_new_tokens = self._cap_long_prefill(request.num_tokens - num_computed_tokens)
         if not self._may_be_cut(num_new_tokens):
             return False
-        num_new_tokens = min(num_new_tokens, self.token_budget)
-        if not self._has_room_for(request, num_computed_tokens + num_new_tokens, hit):
+        num_new_tokens = min(num_new_tokens, self._tokens_left())
+        num_tokens = num_computed_tokens + num_new_tokens
+        if not self.slots.may_be_partial(request, num_tokens):
+            return False
+        if not self._has_room_for(request, num_tokens, hit):
             return False
         self._admit(request, num_computed_tokens, num_new_tokens, hit)
         return True
@@ -311,12 +395,17 @@ class FastScheduler:
         return len(self.running) < self.config.max_num_seqs
 
     def _is_ready(self, request: Request) -> bool:
-        """Gate: no voided step of the request is in flight, whose token would be sampled twice."""
+        """Gate: its grammar is compiled, and no voided step of it is in flight.
+
+        The token of such a step would be sampled twice.
+        """
+        if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            return False
         return request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
 
     def _may_be_cut(self, num_new_tokens: int) -> bool:
         """Gate: prompts may be computed in chunks, or this one fits the budget whole."""
-        return self.config.enable_chunked_prefill or num_new_tokens <= self.token_budget
+        return self.config.enable_chunked_prefill or num_new_tokens <= self._tokens_left()
 
     def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
         """Gate: the first `num_tokens` (whole-sequence gate: all) fit in the free blocks."""
@@ -350,6 +439,8 @@ class FastScheduler:
             self._publish_granted()
         if self.config.reserve_admitted_prefills:
             self.num_reserved_blocks += self._num_missing_blocks(request)
+        if self.slots.is_limited:
+            self.slots.take(request, is_scheduled=True)
         if is_resumed:
             self.output.scheduled_cached_reqs[request.request_id] = CachedRequestData(
                 True, list(request.block_ids), num_computed_tokens
@@ -359,6 +450,15 @@ class FastScheduler:
                 request.prompt_token_ids, num_computed_tokens, list(request.block_ids)
             )
 
+    def _may_outgrow_pool(self, request: Request) -> bool:
+        """Whether a request may need more blocks than there are; its last token takes no slot."""
+        num_slots = self.config.num_blocks * self.config.block_size
+        num_tokens = request.max_num_tokens - 1
+        if self.config.num_speculative_tokens > 0:
+            num_tokens += self.config.num_speculative_tokens
+            num_tokens = self._num_tokens_to_hold(min(num_tokens, self.config.max_model_len - 1))
+        return num_tokens > num_slots
+
     # ---- effects shared by both passes -----------------------------------------------------------
 
     def _grant(
@@ -367,6 +467,7 @@ class FastScheduler:
         """Schedules tokens of a running request and gives it blocks; returns the new ones."""
         self.output.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.token_budget -= num_new_tokens
+        self.input_budget -= num_new_tokens + self.config.num_draft_slots
         self.granted.append(request)
         self._advance(request, num_new_tokens)
         return self.block_pool.allocate(request, num_new_blocks, hit)
@@ -375,10 +476,19 @@ class FastScheduler:
         """Counts what is promised as computed, so that the next step can be planned at once."""
         request.num_computed_tokens += num_new_tokens
         request.num_in_flight_tokens += num_new_tokens
-        if self.config.async_scheduling and (
-            request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
-        ):
-            request.num_output_placeholders += 1
+        num_known_tokens = request.num_tokens + request.num_output_placeholders
+        if self.config.num_speculative_tokens > 0:
+            request.is_prefill_chunk = request.num_computed_tokens < num_known_tokens
+        if self.config.async_scheduling and request.num_computed_tokens >= num_known_tokens:
+            drafts = self.output.scheduled_spec_decode_tokens.get(request.request_id, ())
+            request.num_output_placeholders += 1 + len(drafts)
+            request.draft_token_ids = [-1] * self.config.num_speculative_tokens
+
+    def _forget_unscheduled_drafts(self) -> None:
+        """Async scheduling: the worker drafts for those in the step, and for nobody else."""
+        for request in self.running:
+            if request.request_id not in self.output.num_scheduled_tokens:
+                request.draft_token_ids = []
 
     def _publish_granted(self) -> None:
         """Publishes what this step computes, once nothing can take it back."""
@@ -391,6 +501,8 @@ class FastScheduler:
 
     def _end_step(self) -> SchedulerOutput:
         """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
+        if self.config.async_scheduling and self.config.num_speculative_tokens > 0:
+            self._forget_unscheduled_drafts()
         output = self.output
         output.finished_req_ids = self.finished_req_ids
         output.new_block_ids_to_zero = self.block_pool.take_new_block_ids()
@@ -399,6 +511,19 @@ class FastScheduler:
         return output
 
     # ---- after the step --------------------------------------------------------------------------
+
+    def _roll_back(self, request: Request, num_draft_tokens: int, num_sampled_tokens: int) -> None:
+        """Takes back what was computed for drafts that were rejected.
+
+        What is sampled are the accepted drafts and one token more. If nothing is, the step says
+        nothing of them; and a preemption has taken back all that a voided step had computed.
+        """
+        if num_sampled_tokens == 0 or request.num_stale_output_tokens > 0:
+            return
+        num_rejected = num_draft_tokens + 1 - num_sampled_tokens
+        request.num_computed_tokens -= num_rejected
+        if request.num_output_placeholders > 0:
+            request.num_output_placeholders -= num_rejected
 
     def _settle(
         self, request: Request, num_scheduled_tokens: int, sampled_token_ids: list[int]
@@ -457,23 +582,3 @@ class FastScheduler:
         self.running = [
             request for request in self.running if request.status == RequestStatus.RUNNING
         ]
-
-
-def observe_request(request: Request) -> RequestObservation:
-    """Shows a request."""
-    return RequestObservation(
-        STATUS_NAMES[request.status],
-        request.num_prompt_tokens,
-        request.num_tokens,
-        request.num_output_tokens,
-        request.num_computed_tokens,
-        request.num_preemptions,
-        request.num_output_placeholders,
-        request.num_in_flight_tokens,
-        list(request.block_ids),
-        request.num_stale_output_tokens,
-    )
-
-
-STATUS_NAMES = {status: status.name for status in RequestStatus}
-"""An enum member works its name out anew each time."""

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from attrs import Factory, define, field
 
 from impl.scheduler import FastScheduler
 from spec.interface import (
     NewRequest,
+    PauseState,
     RepetitionDetection,
     RequestStatus,
     Scheduler,
@@ -22,9 +23,12 @@ from spec.model import (
     Action,
     AddRequest,
     FinishRequests,
+    GrammarReady,
     Model,
     Outcome,
+    ResetPrefixCache,
     Schedule,
+    SetPauseState,
     UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
@@ -46,26 +50,22 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
         fixed.get("reserve_admitted_prefills", False) or rng.random() < 0.7,
     )
     budget = rng.choice((1, 4, 8, 12, 20, 30)) if is_chunked else rng.randint(max_model_len - 1, 40)
-    # Most pools are tight; some are smaller than one request, which may then wait for ever.
-    num_blocks_of_one = (max_model_len + block_size - 1) // block_size
-    num_blocks = num_blocks_of_one + rng.randint(0, rng.choice((1, 3, 3, 2 * num_blocks_of_one)))
-    if rng.random() < 0.1:
-        num_blocks = rng.randint(1, num_blocks_of_one)
+    drafts = _draw_drafts(rng, fixed)
     fields: dict[str, Any] = {
-        "max_num_batched_tokens": budget + rng.choice((0, 0, 3)),
+        "max_num_batched_tokens": budget + rng.choice((0, 0, 3)) + drafts["num_draft_slots"],
         "max_num_scheduled_tokens": budget,
         "max_num_seqs": rng.choice((1, 2, 4, 4, 6, 6, 6, 6)),
         "max_model_len": max_model_len,
         "block_size": block_size,
-        "num_blocks": num_blocks,
-        "long_prefill_token_threshold": rng.choice((0, 0, 0, 2, 5)),
+        "num_blocks": _draw_num_blocks(rng, max_model_len, block_size),
         "policy": rng.choice(("fcfs", "priority")),
         "enable_prefix_caching": rng.random() < 0.6,
         "async_scheduling": rng.random() < 0.5,
         "enable_chunked_prefill": is_chunked,
         "scheduler_reserve_full_isl": is_reserving,
         "reserve_admitted_prefills": is_reserving and rng.random() < 0.3,
-        "num_watermark_blocks": rng.choice((0, 0, 0, 0, 1, 2)),
+        **_draw_limits(rng, fixed),
+        **drafts,
         "publish_at_grant": rng.random() < 0.2,
         "same_step_prefix_hits": rng.random() < 0.7,
         "threshold_spares_lone_request": rng.random() < 0.7,
@@ -78,6 +78,36 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
         "stop_order": rng.choice(("stop_length", "min_stop_length", "length_stop")),
     }
     return SchedulerConfig(**{**fields, **fixed})
+
+
+def _draw_num_blocks(rng: Random, max_model_len: int, block_size: int) -> int:
+    """Most pools are tight; some are smaller than one request, which may then wait for ever."""
+    num_blocks_of_one = (max_model_len + block_size - 1) // block_size
+    if rng.random() < 0.1:
+        return rng.randint(1, num_blocks_of_one)
+    return num_blocks_of_one + rng.randint(0, rng.choice((1, 3, 3, 2 * num_blocks_of_one)))
+
+
+def _draw_drafts(rng: Random, fixed: dict[str, Any]) -> dict[str, int]:
+    """Draws speculative decoding, mostly none; without it there is nothing to reserve."""
+    num_speculative_tokens = fixed.get("num_speculative_tokens", rng.choice((0, 0, 1, 2, 3)))
+    most = {"num_lookahead_tokens": 3, "num_draft_slots": 2} if num_speculative_tokens else {}
+    drawn = {name: fixed.get(name, rng.randint(0, number)) for name, number in most.items()}
+    none = {"num_lookahead_tokens": 0, "num_draft_slots": 0}
+    return {"num_speculative_tokens": num_speculative_tokens, **none, **drawn}
+
+
+def _draw_limits(rng: Random, fixed: dict[str, Any]) -> dict[str, Any]:
+    """Draws what is off by default, and mostly off here; without a threshold no prompt is long."""
+    threshold = fixed.get("long_prefill_token_threshold", rng.choice((0, 0, 0, 2, 5)))
+    return {
+        "num_watermark_blocks": rng.choice((0, 0, 0, 0, 1, 2)),
+        "long_prefill_token_threshold": threshold,
+        "max_num_partial_prefills": rng.choice((0, 0, 0, 1, 2)),
+        "max_long_partial_prefills": rng.choice((0, 0, 0, 1)) if threshold else 0,
+        "max_loras": rng.choice((0, 0, 0, 1)),
+        "reject_too_large": rng.random() < 0.3,
+    }
 
 
 @define
@@ -139,27 +169,66 @@ class Walk:
             return AddRequest(self._make_request())
         if 0.25 <= draw < 0.27:
             return self._make_end(live)
+        if 0.27 <= draw < 0.3 or (draw > 0.8 and self.reference.is_waited_for):
+            return self._make_control()
         num_in_flight = len(self.reference.in_flight)
         if num_in_flight < self.max_in_flight and (num_in_flight == 0 or draw < 0.75):
             return Schedule()
-        samplers = self.reference.live_samplers()
-        return UpdateFromOutput({name: [self.rng.choice(TOKENS)] for name in samplers})
+        sampled = {name: self._make_row(name) for name in self.reference.live_samplers()}
+        return UpdateFromOutput(sampled, self._make_drafts())
+
+    def _make_row(self, request_id: str) -> list[int]:
+        """Draws how many drafts are accepted, and what follows; a void row may be empty."""
+        oldest = self.reference.in_flight[0]
+        drafts = oldest.drafts_of(request_id)
+        if drafts and request_id in oldest.voided and self.rng.random() < 0.3:
+            return []
+        accepted = drafts[: self.rng.randint(0, len(drafts))]
+        return [*[max(draft, 0) for draft in accepted], self.rng.choice(TOKENS)]
+
+    def _make_drafts(self) -> dict[str, list[int]]:
+        """Draws drafts for some of the oldest step, dead ones and unfinished prompts too."""
+        if self.config.async_scheduling or self.config.num_speculative_tokens == 0:
+            return {}
+        scheduled = self.reference.in_flight[0].output.num_scheduled_tokens
+        most = self.config.num_speculative_tokens
+        return {
+            name: self.rng.choices(TOKENS, k=self.rng.randint(1, most))
+            for name in scheduled
+            if self.rng.random() < 0.7
+        }
 
     def _make_end(self, live: list[str]) -> Action:
         names = self.rng.sample(live, self.rng.randint(1, min(2, len(live))))
         statuses = (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_STOPPED)
         return FinishRequests((*names, "unknown"), self.rng.choice(statuses))
 
+    def _make_control(self) -> Action:
+        """Draws something that the engine is told; pauses end, and grammars get compiled."""
+        compiled: list[Action] = [*self.reference.grammars()]
+        if self.reference.pause_state != "unpaused":
+            compiled.append(SetPauseState("unpaused"))
+        others = (
+            SetPauseState(self.rng.choice(get_args(PauseState))),
+            ResetPrefixCache(self.rng.random() < 0.5),
+        )
+        return self.rng.choice(compiled or others)
+
     def _make_request(self) -> NewRequest:
         rng, number = self.rng, self.reference.num_arrivals
         detection = RepetitionDetection(rng.randint(0, 3), rng.randint(0, 2), rng.randint(1, 3))
+        prompt_token_ids = self._make_prompt()
+        # More than may ever be reached, in older dialects, lets a request run for ever.
+        min_tokens = rng.choice((0,) * 8 + (1, 2, 6))
+        if self.config.num_speculative_tokens > 0:
+            # Drafts would take it beyond the longest context, and no pool need hold that.
+            min_tokens = min(min_tokens, self.config.max_model_len - len(prompt_token_ids))
         return NewRequest(
             # Names sort otherwise than arrivals.
             request_id=f"{rng.choice('abc')}{number}",
-            prompt_token_ids=self._make_prompt(),
+            prompt_token_ids=prompt_token_ids,
             max_tokens=rng.choice((1, 6, 12, 24)),
-            # More than may ever be reached, in older dialects, lets a request run for ever.
-            min_tokens=rng.choice((0,) * 8 + (1, 2, 6)),
+            min_tokens=min_tokens,
             eos_token_id=rng.choice((None, None, None, EOS)),
             stop_token_ids=rng.choice(((), (), (), (1, 7))),
             repetition_detection=rng.choice((None, None, None, None, detection)),
@@ -168,6 +237,8 @@ class Walk:
             arrival_time=float(number // 2),
             client_index=rng.randint(0, 1),
             cache_salt=rng.choice((None, None, None, "salt")),
+            lora_id=rng.choice((0, 0, 0, 1, 2)),
+            structured_output=rng.random() < 0.1,
         )
 
     def _make_prompt(self) -> tuple[int, ...]:
@@ -187,9 +258,13 @@ class Walk:
             self.reached["preemption"] += len(output.preempted_req_ids)
             self.reached["prefix hit"] += sum(data.num_computed_tokens > 0 for data in new.values())
             self.reached["resumption"] += sum(data.resumed for data in cached.values())
+            self.reached["draft"] += len(output.scheduled_spec_decode_tokens)
             self.reached["decode"] += sum(not data.new_block_ids for data in cached.values())
         for outputs in (outcome.results or {}).values():
             self.reached.update(sent.finish_reason for sent in outputs if sent.finish_reason)
+        self.reached["reset"] += outcome.is_reset is True
+        self.reached["pause"] += self.reference.pause_state != "unpaused"
+        self.reached["grammar"] += isinstance(action, GrammarReady)
         if isinstance(action, FinishRequests) and self.reference.in_flight:
             self.reached["abort in flight"] += 1
         self.reached["stale output"] += any(step.voided for step in self.reference.in_flight)
@@ -206,4 +281,4 @@ def show(outcome: Outcome) -> tuple[object, ...]:
         list(output.scheduled_new_reqs),
         list(output.scheduled_cached_reqs),
     )
-    return output, orders, outcome.results, list(outcome.results or {})
+    return output, orders, outcome.results, list(outcome.results or {}), outcome.is_reset
