@@ -26,6 +26,7 @@ from checkers.convert import Hook, explain, make_converter, shown
 from checkers.engines import Engine
 from checkers.errors import HarnessError
 from checkers.explain import explain_last
+from checkers.liveness import NAME, Lasso, run_lasso
 from checkers.possible import expect_possible
 from checkers.run import Breach, select_invariants
 from checkers.trial import Rules, TraceStep, Trial, run_trial
@@ -37,7 +38,7 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.model import ACTION_NAMES, Action, AddRequest, Outcome
+from spec.model import ACTION_NAMES, Action, AddRequest, Outcome, Schedule, UpdateFromOutput
 
 Schema = Literal["schedcheck.counterexample/1"]
 SCHEMA: Schema = "schedcheck.counterexample/1"
@@ -77,6 +78,8 @@ class Counterexample:
 
     For the specification that is a proof; of an engine it has seen one path to each state.
     """
+    loop_start: int | None = None
+    """How many steps lead to the loop of a run that goes on for ever; None if the run ends."""
     config: SchedulerConfig
     max_in_flight: int
     lockstep: bool
@@ -91,6 +94,14 @@ class Counterexample:
     def breach(self) -> Breach:
         """What the file is about."""
         return self.breaches[0]
+
+    @property
+    def lasso(self) -> Lasso | None:
+        """The run as a way in and a loop; None if it ends."""
+        if self.loop_start is None:
+            return None
+        actions = tuple(step.action for step in self.steps)
+        return Lasso(actions[: self.loop_start], actions[self.loop_start :])
 
     @property
     def rules(self) -> Rules:
@@ -114,6 +125,7 @@ def make_counterexample(
     seed: int | None = None,
     num_actions_found: int | None = None,
     is_shortest: bool = False,
+    loop_start: int | None = None,
 ) -> Counterexample:
     """Writes down a failing run; `num_actions_found` is its length before it was shrunk."""
     return Counterexample(
@@ -124,14 +136,23 @@ def make_counterexample(
         seed=seed,
         num_actions_found=len(trial.steps) if num_actions_found is None else num_actions_found,
         is_shortest=is_shortest,
+        loop_start=loop_start,
         config=rules.config,
         max_in_flight=rules.max_in_flight,
         lockstep=rules.lockstep,
         claims=tuple(rule.name for rule in rules.invariants if rule.is_claim),
         breaches=tuple(trial.breaches),
-        explanation=explain_last(rules.config, trial.actions),
+        explanation=_explain(rules, trial, loop_start),
         steps=make_steps(trial),
     )
+
+
+def _explain(rules: Rules, trial: Trial, loop_start: int | None) -> tuple[str, ...]:
+    """How the specification decides in the last step, or in the first that a loop plans."""
+    actions = trial.actions
+    if loop_start is not None:
+        actions = actions[: actions.index(Schedule(), loop_start) + 1]
+    return explain_last(rules.config, actions)
 
 
 def make_steps(trial: Trial) -> tuple[StepDocument, ...]:
@@ -185,11 +206,21 @@ def read(path: Path) -> Counterexample:
     try:
         found = CONVERTER.structure(raw, Counterexample)
         expect_possible(found.rules, found.steps)
+        _expect_loop(found)
     except Exception as error:  # cattrs raises what the data provoke; it explains them all.
         raise HarnessError(f"{path}: {explain(error)}") from error
     if not found.breaches:
         raise HarnessError(f"{path}: breaches is empty, so nothing is left to show; name a breach")
     return found
+
+
+def _expect_loop(found: Counterexample) -> None:
+    start, lasso = found.loop_start, found.lasso
+    if start is not None and lasso is not None and (start < 1 or Schedule() not in lasso.loop):
+        raise HarnessError(
+            f"loop_start={start} of {len(found.steps)} steps leaves no way in, or no "
+            "loop that plans a step; restore the file"
+        )
 
 
 def _read_json(path: Path) -> Any:
@@ -215,15 +246,18 @@ def rerun(counterexample: Counterexample, engine: Engine) -> tuple[Trial, Counte
     rules = counterexample.rules
     if engine.is_spec:
         rules = attrs.evolve(rules, lockstep=False)
-    trial = run_trial(rules, engine, actions)
+    lasso = counterexample.lasso
+    trial = run_lasso(rules, engine, lasso) if lasso else run_trial(rules, engine, actions)
     if not trial.breaches:
         return trial, None
+    loop_start = counterexample.loop_start if trial.breaches[0].name == NAME else None
     again = attrs.evolve(
         counterexample,
         engine=engine.name,
+        loop_start=loop_start,
         lockstep=rules.lockstep,
         breaches=tuple(trial.breaches),
-        explanation=explain_last(rules.config, trial.actions),
+        explanation=_explain(rules, trial, loop_start),
         steps=make_steps(trial),
     )
     return trial, again
@@ -241,11 +275,28 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook(
         AddRequest, make_dict_structure_fn(AddRequest, converter, shape=no_shape)
     )
+    # Without speculative decoding nothing is said of drafts.
+    if_drafts = override(omit_if_default=True)
+    converter.register_unstructure_hook(
+        UpdateFromOutput,
+        make_dict_unstructure_fn(UpdateFromOutput, converter, draft_token_ids=if_drafts),
+    )
+    converter.register_unstructure_hook(
+        SchedulerOutput,
+        make_dict_unstructure_fn(
+            SchedulerOutput, converter, scheduled_spec_decode_tokens=if_drafts
+        ),
+    )
     configure_tagged_union(
         Action, converter, tag_generator=lambda kind: ACTION_NAMES[kind], tag_name="name"
     )
     converter.register_structure_hook(Action, functools.partial(_structure_action, converter))
     converter.register_structure_hook_factory(_is_by_number, _make_by_number_hook)
+    # Of a run that ends nothing is said, as before there were others.
+    if_loop = override(omit_if_default=True)
+    converter.register_unstructure_hook(
+        Counterexample, make_dict_unstructure_fn(Counterexample, converter, loop_start=if_loop)
+    )
     return converter
 
 

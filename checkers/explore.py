@@ -2,7 +2,8 @@
 
 Entry point: `Explorer`. States are canonical values (`spec.snapshot`), so requests may arrive
 without end as long as few live at once, and a complete exploration holds for runs of any length.
-The first breach found is a shortest one.
+The first breach found is a shortest one. If there is none, the states seen are searched for a loop
+in which nobody gets a token (`checkers.liveness`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from collections.abc import Callable, Iterator
 from attrs import define, field, frozen
 
 from checkers.configs import Setting
+from checkers.errors import HarnessError
+from checkers.liveness import Lasso, QuietGraph, is_quiet
 from checkers.run import Breach, Judge, Verdict, follow, select_invariants
 from spec.model import (
     ACTION_NAMES,
     Action,
     AddRequest,
     FinishRequests,
+    GrammarReady,
     Outcome,
     Schedule,
     Transition,
@@ -65,6 +69,8 @@ class Exploration:
     """All that the first bad transition breaks."""
     actions: list[Action] = field(factory=list)
     """A shortest run to the breach, from the empty scheduler."""
+    lasso: Lasso | None = None
+    """A run that stays quiet for ever, if no breach ended the exploration."""
     cpu_s: float = 0.0
 
     @property
@@ -78,9 +84,16 @@ class Exploration:
         return self.is_complete and self.setting.num_states not in {None, self.num_unique}
 
     @property
+    def is_live(self) -> bool | None:
+        """Whether somebody always gets a token in the end; None if that is open."""
+        if self.lasso is not None:
+            return False
+        return True if self.is_complete else None
+
+    @property
     def verdict(self) -> Verdict:
-        """Undetermined unless every state was seen; a breach decides at once."""
-        if self.breaches:
+        """Undetermined unless every state was seen; a breach or a lasso decides at once."""
+        if self.breaches or self.lasso is not None:
             return "violated"
         if not self.is_complete:
             return "undetermined"
@@ -99,6 +112,9 @@ class Explorer:
         self.found = Exploration(setting, invariants=[rule.name for rule in self.judge.invariants])
         # How each state was reached first: the state before, and the action's number in its list.
         self.parents: dict[Snapshot, tuple[Snapshot, int] | None] = {freeze(self.root): None}
+        # The states by their places in `parents`.
+        self.places: dict[Snapshot, int] = dict.fromkeys(self.parents, 0)
+        self.quiet = QuietGraph()
 
     def run(
         self, budget: Budget, on_level: Callable[[Exploration, int], None] | None = None
@@ -116,6 +132,7 @@ class Explorer:
                     on_level(self.found, len(frontier))
                 frontier = self._next_level(frontier, budget, deadline)
             self.found.is_complete = not (self.found.interrupted_by or self.found.breaches)
+            self.found.lasso = None if self.found.breaches else self._find_lasso()
         except KeyboardInterrupt:
             self.found.interrupted_by = "Ctrl-C"
         finally:
@@ -147,7 +164,8 @@ class Explorer:
 
     def _expand(self, state: Snapshot) -> Iterator[Snapshot]:
         """Takes every action of a state; yields the states that are new."""
-        view = StateView(thaw(self.root, state))
+        view, place = StateView(thaw(self.root, state)), self.places[state]
+        is_waited_for = view.model.is_waited_for
         for number, action in enumerate(view.actions()):
             self.found.num_generated += 1
             self.found.num_by_action[ACTION_NAMES[type(action)]] += 1
@@ -155,8 +173,11 @@ class Explorer:
             is_known_state = value in self.parents
             if not is_known_state:
                 self.parents[value] = (state, number)
+                self.places[value] = len(self.places)
                 yield value
-            elif not self.judge_all:
+            if not is_waited_for and is_quiet(action, view.outcome.results):
+                self.quiet.add(place, number, self.places[value])
+            if is_known_state and not self.judge_all:
                 continue
             seen = view.transition(action)
             breaches = list(self.judge.breaches(seen, is_known_state=is_known_state))
@@ -168,13 +189,25 @@ class Explorer:
 
     def path_to(self, state: Snapshot, number: int) -> list[Action]:
         """The run through `state` and its action `number`, from the empty scheduler."""
-        numbers = [number]
+        return concretize(self.setting, [*self._numbers_to(state), number])
+
+    def _numbers_to(self, state: Snapshot) -> list[int]:
+        numbers: list[int] = []
         parent = self.parents[state]
         while parent is not None:
             state, number = parent
             numbers.append(number)
             parent = self.parents[state]
-        return concretize(self.setting, numbers[::-1])
+        return numbers[::-1]
+
+    def _find_lasso(self) -> Lasso | None:
+        """A shortest way to a state of which the explored part has a quiet cycle, and that."""
+        found = self.quiet.find_loop()
+        if found is None:
+            return None
+        place, numbers = found
+        state = list(self.parents)[place]
+        return make_lasso(self.setting, self._numbers_to(state), numbers)
 
 
 class StateView:
@@ -186,7 +219,8 @@ class StateView:
         self.in_flight = model.in_flight
         self.before = model.scheduler.observe()
         self.has_cache = model.scheduler.config.enable_prefix_caching
-        self._outcome = Outcome()
+        self.outcome = Outcome()
+        """Of the action that was just taken."""
 
     def actions(self) -> Iterator[Action]:
         """Yields each enabled action; the model then stands in the state after it."""
@@ -194,7 +228,7 @@ class StateView:
         for number, action in enumerate(self.model.enabled_actions()):
             if number:
                 rewind(self.model, saved)
-            self._outcome = self.model.do(action)
+            self.outcome = self.model.do(action)
             yield action
 
     def transition(self, action: Action) -> Transition:
@@ -204,11 +238,12 @@ class StateView:
             action,
             self.before,
             model.scheduler.observe(),
-            self._outcome,
+            self.outcome,
             self.live,
             model.live,
             self.in_flight,
             model.in_flight,
+            pause_state=model.pause_state,
         )
         # Without a prefix cache nothing is published, and only a step tells the worker anything.
         if self.has_cache or type(action) is Schedule:
@@ -217,7 +252,7 @@ class StateView:
 
     def _worker(self) -> GhostWorker:
         writers = {
-            name: Writer(request.new.cache_salt, request.token_ids)
+            name: Writer(request.new.cache_key, request.token_ids)
             for name, request in self.live.items()
         }
         return GhostWorker.trusting(self.model.scheduler.config.block_size, self.before, writers)
@@ -228,14 +263,39 @@ def make_root(setting: Setting) -> SpecModel:
     return SpecModel(setting.environment, ReferenceScheduler(setting.scheduler))
 
 
+def make_lasso(setting: Setting, way_in: list[int], loop: list[int]) -> Lasso:
+    """Turns a way to a canonical state, and a cycle through it, into a run with names that stay.
+
+    The cycle may leave the requests in each other's places; it is repeated until each is back.
+    """
+    run = make_root(setting)
+    actions, state, names = _take_numbers(run, way_in), freeze(run), _names_in(run)
+    turns = _take_numbers(run, loop)
+    while freeze(run) == state and _names_in(run) != names:
+        turns += _take_numbers(run, loop)
+    if freeze(run) != state:
+        raise HarnessError(
+            f"{setting.name}: a cycle of states is none when it is run; please report this: it is "
+            "a fault of schedcheck"
+        )
+    return Lasso(tuple(actions), tuple(turns))
+
+
+def _names_in(run: SpecModel) -> list[str]:
+    return [request.request_id for request in canonical_order(run)]
+
+
 def concretize(setting: Setting, numbers: list[int]) -> list[Action]:
     """Turns numbers of actions, each in the list of a canonical state, into the actions of one run.
 
     In every state the explorer names requests by their places in the queues; here each keeps the
     name it came with.
     """
+    return _take_numbers(make_root(setting), numbers)
+
+
+def _take_numbers(run: SpecModel, numbers: list[int]) -> list[Action]:
     actions: list[Action] = []
-    run = make_root(setting)
     for number in numbers:
         names = {f"r{place}": r.request_id for place, r in enumerate(canonical_order(run))}
         canonical = thaw(run, freeze(run)).enabled_actions()[number]
@@ -250,7 +310,12 @@ def _rename(action: Action, names: dict[str, str], run: SpecModel) -> Action:
         return run.arrival(action.shape)
     if isinstance(action, FinishRequests):
         return FinishRequests(tuple(names[name] for name in action.request_ids), action.status)
+    if isinstance(action, GrammarReady):
+        return GrammarReady(names[action.request_id])
     if isinstance(action, UpdateFromOutput):
-        sampled = action.sampled_token_ids
-        return UpdateFromOutput({names[name]: tokens for name, tokens in sampled.items()})
+        sampled, drafts = action.sampled_token_ids, action.draft_token_ids
+        return UpdateFromOutput(
+            {names[name]: tokens for name, tokens in sampled.items()},
+            {names[name]: tokens for name, tokens in drafts.items()},
+        )
     return action

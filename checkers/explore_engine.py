@@ -19,6 +19,7 @@ from attrs import define, field
 from checkers.engines import Engine, hang_alarms
 from checkers.errors import EngineFault
 from checkers.explore import Budget
+from checkers.liveness import Lasso, drain
 from checkers.lockstep import Lockstep
 from checkers.run import Judge, Run
 from checkers.trial import Rules, Trial, run_trial
@@ -29,6 +30,9 @@ from spec.model import (
     AddRequest,
     Environment,
     FinishRequests,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
     UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
@@ -55,7 +59,16 @@ class EngineExploration:
     """Invariants that were passed over, since the engine does not show what they need."""
     failing: Path = ()
     """The first path whose last action breaks a rule."""
+    lasso: Lasso | None = None
+    """The first run that stays quiet for ever; it ends the exploration, too."""
     cpu_s: float = 0.0
+
+    @property
+    def is_live(self) -> bool | None:
+        """Whether somebody gets a token after each path; None if that is open."""
+        if self.lasso is not None:
+            return False
+        return True if self.is_complete else None
 
 
 class EngineExplorer:
@@ -96,7 +109,7 @@ class EngineExplorer:
                     level = self._next_level(level, budget, deadline)
         except KeyboardInterrupt:
             found.interrupted_by = "Ctrl-C"
-        found.is_complete = not (found.failing or found.interrupted_by)
+        found.is_complete = not (found.failing or found.lasso or found.interrupted_by)
         found.num_unique, found.witnesses = len(self.known), self.judge.witnesses
         found.unobserved = self.judge.unobserved
         found.cpu_s = time.process_time() - started
@@ -106,7 +119,7 @@ class EngineExplorer:
         level: list[Path] = []
         for source in sources:
             level += self._expand(source)
-            if self.found.failing:
+            if self.found.failing or self.found.lasso:
                 return []
             if budget.states and len(self.known) >= budget.states:
                 self.found.interrupted_by = "the state budget"
@@ -130,6 +143,12 @@ class EngineExplorer:
                 return
             if state not in self.known:
                 self.known.add(state)
+                # A step that is planned is how the path before it was drained already, and whoever
+                # looks for a shorter run does not look for a loop.
+                if type(action) is not Schedule and not self.wanted:
+                    self.found.lasso = self._drain(longer)
+                if self.found.lasso:
+                    return
                 yield longer
 
     def _successors(self, path: Path) -> Iterator[tuple[Action, Snapshot]]:
@@ -171,6 +190,12 @@ class EngineExplorer:
             return {"engine_answers"}
         return broken if difference is None else broken | {difference.name}
 
+    def _drain(self, path: Path) -> Lasso | None:
+        try:
+            return drain(self.rules, self.engine, path)
+        except Exception:  # noqa: BLE001  (the same steps are taken one by one, and judged)
+            return None
+
 
 def find_shortest(
     trial: Trial, rules: Rules, engine: Engine, *, seconds: float
@@ -194,17 +219,23 @@ def environment_of(actions: list[Action], rules: Rules) -> Environment:
     """The smallest environment in which a run may happen."""
     shapes: dict[NewRequest, None] = {}
     tokens = {rules.default_token_id: None}
+    drafts: tuple[int, ...] = ()
     for action in actions:
         if isinstance(action, AddRequest):
             shapes[attrs.evolve(action.request, request_id="", arrival_time=0.0)] = None
         elif isinstance(action, UpdateFromOutput):
             for sampled in action.sampled_token_ids.values():
                 tokens.update(dict.fromkeys(sampled))
+            for token_ids in action.draft_token_ids.values():
+                drafts = max(drafts, tuple(token_ids), key=len)
     num_arrivals = sum(isinstance(action, AddRequest) for action in actions)
     return Environment(
         shapes=tuple(shapes) or (NewRequest(request_id="", prompt_token_ids=(0,), max_tokens=1),),
         max_live_requests=max(num_arrivals, 1),
         max_in_flight=rules.max_in_flight,
         sampled_token_ids=tuple(tokens),
+        draft_token_ids=drafts,
         with_aborts=any(isinstance(action, FinishRequests) for action in actions),
+        with_pauses=any(isinstance(action, SetPauseState) for action in actions),
+        with_resets=any(isinstance(action, ResetPrefixCache) for action in actions),
     )

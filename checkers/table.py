@@ -13,7 +13,18 @@ import attrs
 
 from checkers.run import Breach
 from spec.interface import EngineCoreOutput, NewRequest, Observation, SchedulerOutput
-from spec.model import Action, AddRequest, FinishRequests, Schedule, UpdateFromOutput
+from spec.model import (
+    ACTION_NAMES,
+    Action,
+    AddRequest,
+    Control,
+    FinishRequests,
+    GrammarReady,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
+    UpdateFromOutput,
+)
 
 MAX_EVIDENCE = 5
 """Sentences printed per broken rule; the file holds all of them."""
@@ -44,9 +55,15 @@ SHOWN_OF_A_REQUEST = ("request_id", "prompt_token_ids", "max_tokens")
 HEADER = ("#", "action", "running", "waiting", "block_ids", "ref_cnt", "cached")
 
 
-def table_of(steps: Sequence[Step], num_blocks: int) -> Iterator[str]:
-    """Yields the lines of the table, the header first."""
-    rows = [HEADER, *_rows(steps, num_blocks)]
+LOOP = ("", "then, for ever:", *[""] * (len(HEADER) - 2))
+"""The row before a loop."""
+
+
+def table_of(
+    steps: Sequence[Step], num_blocks: int, loop_start: int | None = None
+) -> Iterator[str]:
+    """Yields the lines of the table, the header first; a row stands before a loop."""
+    rows = [HEADER, *_rows(steps, num_blocks, loop_start)]
     if not any(step.observation and step.observation.cached_block_ids for step in steps):
         rows = [row[:-1] for row in rows]  # Without a prefix cache there is nothing to say.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -55,14 +72,20 @@ def table_of(steps: Sequence[Step], num_blocks: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _rows(steps: Sequence[Step], num_blocks: int) -> Iterator[tuple[str, ...]]:
+def _rows(
+    steps: Sequence[Step], num_blocks: int, loop_start: int | None
+) -> Iterator[tuple[str, ...]]:
     place = 0
     while place < len(steps):
+        if place == loop_start:
+            yield LOOP
         number, step = place + 1, steps[place]
         text = describe_action(step)
         following = steps[place + 1] if place + 1 < len(steps) else None
-        if following is not None and _is_whole_step(steps, place):
-            text = f"engine step: {describe_schedule(step)}{_describe_ends(following)}"
+        is_cut = loop_start == place + 1
+        if following is not None and not is_cut and _is_whole_step(steps, place):
+            rows = _describe_rows(step, following)
+            text = f"engine step: {describe_schedule(step)}{rows}{_describe_ends(following)}"
             place += 1
             step, label = following, f"{number}-{number + 1}"
         else:
@@ -86,7 +109,9 @@ def describe_action(step: Step) -> str:
     """One action in words."""
     action = step.action
     if isinstance(action, AddRequest):
-        return f"add_request({describe_request(action.request)})"
+        return f"add_request({describe_request(action.request)}){_describe_ends(step)}"
+    if isinstance(action, SetPauseState | GrammarReady | ResetPrefixCache):
+        return _describe_control(action)
     if isinstance(action, FinishRequests):
         return (
             f"{action.status.name.removeprefix('FINISHED_').lower()} {' '.join(action.request_ids)}"
@@ -94,7 +119,13 @@ def describe_action(step: Step) -> str:
     if isinstance(action, Schedule):
         return f"schedule: {describe_schedule(step)}"
     sampled = ", ".join(f"{name} {tokens}" for name, tokens in action.sampled_token_ids.items())
-    return f"step returns: {sampled or 'nothing sampled'}{_describe_ends(step)}"
+    drafts = _describe_new_drafts(action)
+    return f"step returns: {sampled or 'nothing sampled'}{drafts}{_describe_ends(step)}"
+
+
+def _describe_control(action: Control) -> str:
+    arguments = ", ".join(f"{name}={value}" for name, value in attrs.asdict(action).items())
+    return f"{ACTION_NAMES[type(action)]}({arguments})"
 
 
 def describe_request(new: NewRequest) -> str:
@@ -119,12 +150,34 @@ def describe_schedule(step: Step) -> str:
     output = step.output
     if output is None:
         return "no answer"
+    drafts = output.scheduled_spec_decode_tokens
     grants = [
-        f"{name} {num_tokens} token" + ("" if num_tokens == 1 else "s")
+        f"{name} {num_tokens} token"
+        + ("" if num_tokens == 1 else "s")
+        + (f" with drafts {drafts[name]}" if name in drafts else "")
         for name, num_tokens in output.num_scheduled_tokens.items()
     ]
     preempted = [f"{name} preempted" for name in output.preempted_req_ids]
     return ", ".join(grants + preempted) or "nothing"
+
+
+def _describe_rows(step: Step, following: Step) -> str:
+    """What the requests of a step get whose drafts it verifies, and who is given new ones."""
+    action, output = following.action, step.output
+    if not isinstance(action, UpdateFromOutput):
+        return ""
+    verified = {} if output is None else output.scheduled_spec_decode_tokens
+    rows = [
+        f", {name} samples {tokens}"
+        for name, tokens in action.sampled_token_ids.items()
+        if name in verified
+    ]
+    return "".join(rows) + _describe_new_drafts(action)
+
+
+def _describe_new_drafts(action: UpdateFromOutput) -> str:
+    drafts = action.draft_token_ids.items()
+    return "".join(f", {name} is given drafts {token_ids}" for name, token_ids in drafts)
 
 
 def _describe_ends(step: Step) -> str:
