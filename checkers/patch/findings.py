@@ -1,0 +1,331 @@
+"""What a comparison has found, as a report takes it: a check for each finding.
+
+Entry points: `Findings.report`, and `report_nothing` if nothing of the engine changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from checkers.commands import describe_setting, make_line, try_to_write
+from checkers.lockstep import NAMELESS
+from checkers.patch.changed_lines import ChangedFile
+from checkers.patch.comparison import Difference, Example, Found
+from checkers.patch.protocol import Job
+from checkers.patch.side import Death
+from checkers.patch.sources import Sources
+from checkers.report import Check, describe_origin, describe_size
+from checkers.run import Verdict
+from checkers.table import describe_action, table_of
+from spec.registry import INVARIANTS
+
+MIN_WHOLE = 0.5
+"""The share of walks that must get to their end. What broke before ends many walks early, and what
+is behind them was not looked at."""
+FAILS_ON = {"introduced": "on head only", "fixed": "on base only", "there before": "on both"}
+MAX_LINES = 20
+"""Source lines printed of one kind."""
+DEATH_RULE = "No call of an engine ends its process, or hangs for good."
+
+
+def report_nothing(sources: Sources, job: Job) -> Check:
+    """A change that leaves the engine alone: there is nothing to say about it."""
+    return Check(
+        title=f"patch  {job.engine}  {sources.name}",
+        verdict="undetermined",
+        lines=(f"nothing of the engine ({sources.package}) changes", *_describe_outside(sources)),
+        facts={"kind": "summary", "outside": list(sources.outside)},
+    )
+
+
+def _describe_outside(sources: Sources) -> Iterator[str]:
+    if sources.outside:
+        names = ", ".join(sources.outside)
+        yield make_line("not checked", f"not part of the engine ({sources.package}): {names}")
+
+
+@frozen
+class Findings:
+    """What was compared, and what came of it."""
+
+    sources: Sources
+    files: list[ChangedFile]
+    job: Job
+    found: Found
+
+    def report(self, out: Path) -> Iterator[Check]:
+        """Yields what was looked at, then each finding; counterexamples are written to `out`."""
+        yield self._summary()
+        for example in self.found.examples:
+            yield self._example(example, out)
+        for death in self.found.deaths:
+            yield self._death(death)
+        yield from self._import()
+        yield from self._moods()
+        if self.found.difference is not None:
+            yield self._difference(self.found.difference)
+        yield from self._missing()
+
+    # ---- what was looked at ----------------------------------------------------------------------
+
+    def _summary(self) -> Check:
+        found, job = self.found, self.job
+        lack = self._describe_lack()
+        is_enough = found.refused or not (lack or found.interrupted_by)
+        verdict: Verdict = "holds" if is_enough else "undetermined"
+        return Check(
+            title=f"patch  {job.engine}  {self.sources.name}",
+            verdict=verdict,
+            lines=tuple(self._describe_looking()),
+            facts={
+                "kind": "summary",
+                "package": self.sources.package,
+                "changed_files": [file.path for file in self.files],
+                "outside": list(self.sources.outside),
+                "settings": [setting.name for setting in job.settings],
+                "seed": job.seed,
+                "lockstep": job.lockstep,
+                "num_changed_lines": self._num_lines(),
+                "num_reached_lines": self._num_reached(),
+                "num_states": found.num_states,
+                "num_walks": {side: found.num_walks[side] for side in ("base", "head")},
+                "num_failing": {side: found.num_failing[side] for side in ("base", "head")},
+                "num_differing": found.num_differing,
+                "ended_by": found.interrupted_by,
+            },
+            findings=lack,
+        )
+
+    def _describe_lack(self) -> tuple[str, ...]:
+        """Why too little was looked at."""
+        found = self.found
+        if found.refused or found.deaths or found.interrupted_by:
+            return ()  # The reason stands elsewhere.
+        if not found.num_rounds:
+            return ("the time was over before one walk in each setting; raise --time-budget",)
+        is_old = any(example.kind == "there before" for example in found.examples)
+        num_walks, num_failing = found.num_walks["head"], found.num_failing["head"]
+        if is_old and num_walks - num_failing < MIN_WHOLE * num_walks:
+            sentence = (
+                f"{num_failing:,} of {count(num_walks, 'walk')} of head fail, some where base "
+                "fails, too; what lies behind was not looked at: mend that first"
+            )
+            return (sentence,)
+        return ()
+
+    def _describe_looking(self) -> Iterator[str]:
+        found = self.found
+        names = ", ".join(file.path for file in self.files)
+        lines = count(self._num_lines(), "line")
+        yield make_line("changed", f"{lines} of code in {names}; {self._num_reached()} reached")
+        yield from _describe_outside(self.sources)
+        if found.interrupted_by:
+            yield make_line("ended by", found.interrupted_by)
+        if not found.num_walks:
+            return
+        if found.num_states:
+            complete = count(found.num_led, "setting")
+            yield make_line(
+                "led", f"to {found.num_states:,} states of the spec; {complete} completely"
+            )
+        yield make_line(
+            "walks",
+            f"{found.num_walks['base']:,} of base, {found.num_walks['head']:,} of head, over "
+            f"{count(len(self.job.settings), 'setting')}, seed={self.job.seed}",
+        )
+        yield make_line(
+            "failed",
+            f"{found.num_failing['base']:,} runs of base, {found.num_failing['head']:,} of head",
+        )
+        beside = "beside the spec" if self.job.lockstep else "no; invariants judge every walk"
+        yield make_line("lockstep", beside)
+
+    def _num_lines(self) -> int:
+        return sum(len(file.lines) for file in self.files)
+
+    def _num_reached(self) -> int:
+        return self._num_lines() - sum(map(len, self.found.missing.values()))
+
+    # ---- what was found --------------------------------------------------------------------------
+
+    def _example(self, example: Example, out: Path) -> Check:
+        found = example.counterexample
+        path, unwritten = try_to_write(found, out)
+        is_new = example.kind == "introduced"
+        lines = list(_describe_rule(example))
+        reached = self._describe_reached(example) if is_new else []
+        lines += [make_line("" if place else "changed", row) for place, row in enumerate(reached)]
+        if path is not None:
+            lines.append(make_line("file", f"{path}, which fails again {FAILS_ON[example.kind]}"))
+        return Check(
+            title=f"{example.kind}  {found.breach.name}",
+            verdict="violated" if is_new else "holds",
+            lines=tuple(lines),
+            facts={
+                "kind": example.kind,
+                "rules": [breach.name for breach in found.breaches],
+                "num_actions": len(found.steps),
+                "changed": reached,
+                "path": None if path is None else str(path),
+            },
+            findings=unwritten,
+            counterexample=found if is_new else None,
+            path=path,
+        )
+
+    def _describe_reached(self, example: Example) -> list[str]:
+        """The changed lines that the last step executed; if it executed none, those of others."""
+        last = len(example.counterexample.steps)
+        rows = [row for row in example.reached if row[2] == last] or list(example.reached)
+        files = {str(self.sources.head / file.path): file for file in self.files}
+        names = {0: "when it was built", last: "in the last step"}
+        return [
+            f"{files[path].path}:{line}  {files[path].texts[line]}  "
+            f"({names.get(step, f'in step {step}')})"
+            for path, line, step in rows[:MAX_LINES]
+        ] or ["no line in this run, but before it, when the engine was imported"]
+
+    def _death(self, death: Death) -> Check:
+        """A side whose process ended; an introduced one if base lived on in the same setting."""
+        also = {other.side for other in self.found.deaths if other.setting == death.setting}
+        kind = _kind_of(also)
+        is_new = kind == "introduced"
+        where = self._describe_place(death)
+        return Check(
+            title=f"{kind}  engine_dies",
+            verdict="violated" if is_new else "holds",
+            lines=(make_line("rule", DEATH_RULE), make_line("run", where)),
+            facts={"kind": kind, "rules": ["engine_dies"], "how": death.how, "where": where},
+            findings=(f"{death.side} {death.how}, {where}",) if is_new else (),
+            explanation=death.detail if is_new else "",
+        )
+
+    def _describe_place(self, death: Death) -> str:
+        if death.setting is None:
+            return "while it was imported"
+        where = f"in setting {self.job.settings[death.setting].name}"
+        if death.number is not None:
+            return f"{where}, walk {self.job.seed + death.number}"
+        return where if death.doing == "lead" else f"{where}, while a failing run was repeated"
+
+    def _import(self) -> Iterator[Check]:
+        if self.found.refused:
+            sentence, _, trace = self.found.refused.partition("\n")
+            yield Check(
+                title="introduced  engine_is_imported",
+                verdict="violated",
+                lines=(make_line("rule", "The engine can be imported."),),
+                facts={"kind": "introduced", "rules": ["engine_is_imported"]},
+                findings=(f"head cannot be imported: {sentence}",),
+                explanation=trace,
+            )
+
+    def _moods(self) -> Iterator[Check]:
+        moody = self.found.moody
+        if moody:
+            kind = _kind_of(set(moody))
+            verdicts: dict[str, Verdict] = {
+                "introduced": "violated",
+                "there before": "undetermined",
+            }
+            yield Check(
+                title=f"{kind}  engine_is_deterministic",
+                verdict=verdicts.get(kind, "holds"),
+                facts={"kind": kind, "rules": ["engine_is_deterministic"]},
+                findings=tuple(f"{side}: {sentence}" for side, sentence in moody.items()),
+            )
+
+    def _difference(self, seen: Difference) -> Check:
+        """The first decision that differs though no rule breaks: to be known, and no fault."""
+        setting = self.job.settings[seen.setting]
+        base, head = describe_action(seen.base[-1]), describe_action(seen.head[-1])
+        changes = list(compare_decisions(*seen.decisions))
+        table = table_of(seen.head, setting.scheduler.num_blocks)
+        rows = "\n".join(f"  {row}" for row in (*table, *changes))
+        return Check(
+            title="behaviour changed  no rule breaks",
+            verdict="holds",
+            lines=(
+                make_line("walks", f"{self.found.num_differing:,} differ, and break nothing"),
+                make_line("run", f"in setting {setting.name}, {describe_setting(setting)}"),
+                make_line("base", base),
+                make_line("head", head),
+            ),
+            facts={
+                "kind": "behaviour changed",
+                "setting": setting.name,
+                "num_actions": len(seen.head),
+                "base": base,
+                "head": head,
+                "changes": changes,
+            },
+            explanation=f"The first decision that differs is the last one here, of head:\n{rows}",
+        )
+
+    def _missing(self) -> Iterator[Check]:
+        """Changed lines that nothing ran: nobody knows what they do."""
+        rows = list(self._describe_missing())
+        if not rows or self.found.refused:
+            return
+        # A process that dies takes along what it has reached.
+        has_died = any(death.side == "head" for death in self.found.deaths)
+        more = [f"and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else []
+        yield Check(
+            title=f"{'not known to be reached' if has_died else 'not reached'}  {len(rows)} of the "
+            "changed lines",
+            verdict="undetermined",
+            lines=(*rows[:MAX_LINES], *more),
+            facts={"kind": "not reached", "lines": rows},
+        )
+
+    def _describe_missing(self) -> Iterator[str]:
+        for file in self.files:
+            for line in self.found.missing.get(str(self.sources.head / file.path), ()):
+                yield f"{file.path}:{line}  {file.texts[line]}"
+            if not file.is_python:
+                yield f"{file.path}  is no Python: whether a run needs it is not known"
+
+
+def _kind_of(sides: set[str]) -> str:
+    """What a fault of these sides is to a change."""
+    if sides == {"head"}:
+        return "introduced"
+    return "fixed" if sides == {"base"} else "there before"
+
+
+def _describe_rule(example: Example) -> Iterator[str]:
+    found = example.counterexample
+    # What was introduced is printed in full at the end.
+    is_new = example.kind == "introduced"
+    if not is_new:
+        yield make_line("rule", found.breach.rule)
+    if found.breach.name in INVARIANTS:
+        yield make_line("source", INVARIANTS[found.breach.name].source)
+    if not is_new:
+        yield make_line("run", f"{describe_size(found)}, {describe_origin(found)}")
+
+
+def compare_decisions(base: Any, head: Any, place: str = "") -> Iterator[str]:
+    """Yields each place where two decisions differ."""
+    if base == head:
+        return
+    if not isinstance(base, dict) or not isinstance(head, dict):
+        yield f"{place}: base {_show(base)}, head {_show(head)}"
+        return
+    for key in [*base, *(key for key in head if key not in base)]:
+        yield from compare_decisions(base.get(key), head.get(key), f"{place}.{key}".lstrip("."))
+
+
+def _show(value: Any) -> str:
+    """A value; of blocks, whose names mean nothing, how many there are."""
+    is_blocks = isinstance(value, list) and value and set(map(str, value)) == {NAMELESS}
+    return count(len(value), "block") if is_blocks else repr(value)
+
+
+def count(num: int, noun: str) -> str:
+    """A number of things."""
+    return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}s"

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from checkers.patch.changed_lines import find_changed_files
+from checkers.patch.reach import Reach
+
+BEFORE = '''
+"""A module."""
+
+LIMIT = 3
+
+
+def first(numbers, start=0):
+    """Adds up."""
+    total = start
+    for number in numbers:
+        total += number
+    return total
+
+
+def second(text):
+    return (
+        text.strip()
+        and text.lower()
+    )
+'''
+
+
+def changed_lines(tmp_path, *changes, before=BEFORE):
+    """What a run has to reach after texts have been replaced: line by line, as it stands there."""
+    after = before
+    for old, new in changes:
+        assert 1 == after.count(old)
+        after = after.replace(old, new)
+    for folder, text in (("base", before), ("head", after)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "a.py").write_text(textwrap.dedent(text))
+    files = find_changed_files(tmp_path / "base", tmp_path / "head")
+    return [file.texts[line] for file in files for line in file.lines]
+
+
+GONE = "  [code beside it is gone]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("total += number", "total -= number", ["total -= number"]),
+        ("LIMIT = 3", "LIMIT = 4", ["LIMIT = 4"]),
+        ("start=0", "start=1", ["def first(numbers, start=1):"]),
+        ("text.lower()", "text.upper()", ["and text.upper()"]),
+        ("        and text.lower()\n", "        and text\n", ["and text"]),
+        # Where nothing but a bracket changes, the statement has to run.
+        ("    )\n", "    )  # done\n", ["and text.lower()"]),
+        # Comments, docstrings and blank lines are no code.
+        ("Adds up.", "Adds all up.", []),
+        ("A module.", "Our module.", []),
+        ("    total = start\n", "    # The sum.\n\n    total = start\n", []),
+        ("LIMIT = 3", "LIMIT = 3  # at most", ["LIMIT = 3  # at most"]),
+    ],
+)
+def test_a_changed_line_is_to_be_reached(tmp_path, old, new, expected):
+    """A line of code that was added or altered stands for itself; other text asks for nothing."""
+    assert expected == changed_lines(tmp_path, (old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        ("    total = start\n", ["for number in numbers:"]),
+        ("    return total\n", ["total += number"]),
+        ("LIMIT = 3\n", ["def first(numbers, start=0):"]),
+        ('    """Adds up."""\n', []),
+        (BEFORE[BEFORE.index("def second") :], ["return total"]),
+        (BEFORE[BEFORE.index("def first") : BEFORE.index("def second")], ["def second(text):"]),
+    ],
+)
+def test_the_next_line_stands_for_what_is_gone(tmp_path, old, expected):
+    """Behind code that was taken away the next line must run; at a function's end, its last one."""
+    assert [f"{line}{GONE}" for line in expected] == changed_lines(tmp_path, (old, ""))
+
+
+def test_a_file_that_is_no_python_counts_with_all_that_changed(tmp_path):
+    """In a file that cannot be compiled, each changed line that is not blank is to be reached."""
+    assert ["return total ("] == changed_lines(tmp_path, ("return total\n", "return total (\n"))
+
+
+def test_code_that_cannot_run_is_to_be_reached(tmp_path):
+    """A statement that Python leaves out, as it can never run, counts nevertheless."""
+    change = ("    return total\n", "    return total\n    total = 0\n")
+    assert ["total = 0"] == changed_lines(tmp_path, change)
+
+
+def test_new_and_removed_files_are_found(tmp_path):
+    """A new file counts as a whole, a removed one has no lines, other files are named."""
+    for name, text in (("base/old.py", "a = 1\n"), ("head/new.py", "b = 1\n"), ("head/c.txt", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = [
+        (file.path, file.lines, file.is_python)
+        for file in find_changed_files(tmp_path / "base", tmp_path / "head")
+    ]
+    assert [("c.txt", (), False), ("new.py", (1,), True), ("old.py", (), True)] == found
+
+
+# ---- reaching ------------------------------------------------------------------------------------
+
+
+def load(tmp_path, lines):
+    """The functions of `BEFORE`, in a file, and a watch over some of its lines."""
+    path = str(tmp_path / "a.py")
+    names = {}
+    exec(compile(BEFORE, path, "exec"), names)  # noqa: S102
+    return names, Reach({path: lines}), path
+
+
+def line_of(text):
+    """The number of the line that holds a text."""
+    (number,) = [n for n, line in enumerate(BEFORE.splitlines(), 1) if text in line]
+    return number
+
+
+def test_lines_are_reached_one_by_one(tmp_path):
+    """A line counts once it runs, also one in the middle of an expression."""
+    wanted = [line_of("total += number"), line_of("and text.lower()")]
+    names, reach, path = load(tmp_path, wanted)
+    with reach.watching():
+        names["first"]([])
+        names["second"]("")
+    assert {path: wanted} == reach.missing()
+    with reach.watching():
+        names["first"]([1])
+    assert ({path: wanted[1:]}, [(path, wanted[0])]) == (reach.missing(), reach.reached())
+    with reach.watching():
+        names["second"]("a")
+    assert {} == reach.missing()
+
+
+def test_nothing_is_followed_once_all_is_reached(tmp_path):
+    """When the last line is reached the watch ends, within the block and after it."""
+    names, reach, _ = load(tmp_path, [line_of("total = start")])
+    with reach.watching():
+        assert sys.gettrace() is not None
+        names["first"]([1])
+        assert sys.gettrace() is None
+    with reach.watching():
+        assert sys.gettrace() is None
