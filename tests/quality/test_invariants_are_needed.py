@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from checkers.configs import load_settings
+from checkers.mutations import bugs  # noqa: F401, importing it registers the bugs
+from checkers.mutations.registry import MUTATIONS, planted
 from spec.registry import INVARIANTS
-from tests.quality import bugs  # noqa: F401, importing it registers the bugs
-from tests.quality.planting import BUGS, Sightings, planted, watch
+from tests.quality.watching import Sightings, watch
 
 LATER = {
     "ref_cnt_counts_holders": "a block that is counted wrongly is lost, or becomes free while held",
@@ -17,24 +18,19 @@ LATER = {
     "no_step_overwrites_kv": "whoever needs what was overwritten reads it sooner or later",
     "requests_are_conserved": "a request that is in no queue, or in two, falls out of the others",
     "diff_is_sufficient": "a worker that lost track writes nothing, and others read it",
+    "rejected_drafts_are_rolled_back": "whoever goes on from a wrong place loses its worker",
 }
 """Invariants whose bugs others notice, too, but not before them; and what the others notice."""
-
-IMPLIED = {
-    "input_budget_is_kept": "the token budget is never above it, until drafts count on it as well",
-}
-"""Invariants that another one always speaks with, and why they are kept all the same."""
-
 
 CLAIMS = {"prompts_are_not_preempted": "thrash"}
 """Claims, and the setting that breaks each on its own: they do not hold everywhere."""
 
-ALONE = [name for name in INVARIANTS if name not in {*LATER, *IMPLIED, *CLAIMS}]
+ALONE = [name for name in INVARIANTS if name not in {*LATER, *CLAIMS}]
 
 
 def find_bug(name: str, is_enough: Callable[[Sightings], bool]) -> str | None:
     """Finds a bug of an invariant whose walks show enough."""
-    for wrong in BUGS.values():
+    for wrong in MUTATIONS.values():
         if wrong.caught_by == name:
             with planted(wrong):
                 seen = watch(wrong.setting)
@@ -61,13 +57,7 @@ def test_a_setting_breaks_the_claim(name: str) -> None:
     assert {name} == watch(load_settings()[CLAIMS[name]]).ever
 
 
-@pytest.mark.parametrize("name", IMPLIED)
-def test_it_sees_a_bug(name: str) -> None:
-    """For those that are implied there is at least one that breaks them."""
-    assert find_bug(name, lambda seen: name in seen.ever) is not None
-
-
 def test_exceptions_are_invariants() -> None:
     """Each exception above names an invariant, and once."""
-    named = [*LATER, *IMPLIED, *CLAIMS]
+    named = [*LATER, *CLAIMS]
     assert sorted(set(named) & INVARIANTS.keys()) == sorted(named)

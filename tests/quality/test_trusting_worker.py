@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from checkers.mutations import bugs  # noqa: F401, importing it registers the bugs
+from checkers.mutations.registry import MUTATIONS, Mutation, planted
 from checkers.run import Judge, Run, select_invariants
 from checkers.walk import draw_action
-from tests.quality import bugs  # noqa: F401, importing it registers the bugs
-from tests.quality.planting import BUGS, ENGINE, Bug, planted
+from tests.quality.watching import ENGINE
 from tests.spec.transitions import follow_trusting
 
 KV_RULES = {
@@ -18,18 +19,18 @@ KV_RULES = {
     "steps_read_what_was_written",
     "published_blocks_were_written",
 }
-KV_BUGS = [wrong for wrong in BUGS.values() if wrong.caught_by in KV_RULES]
+KV_BUGS = [wrong for wrong in MUTATIONS.values() if wrong.caught_by in KV_RULES]
 
 
 @pytest.mark.parametrize("wrong", KV_BUGS, ids=lambda wrong: wrong.name)
-def test_both_see_the_first_breach(wrong: Bug) -> None:
+def test_both_see_the_first_breach(wrong: Mutation) -> None:
     """Up to the first breach both workers break the same rules, so one of them is enough."""
     with planted(wrong):
         for seed in range(5):
             compare_workers(wrong, random.Random(seed))
 
 
-def compare_workers(wrong: Bug, rng: random.Random) -> None:
+def compare_workers(wrong: Mutation, rng: random.Random) -> None:
     """Compares them on a walk, up to the first action that breaks any rule."""
     config = wrong.setting.scheduler
     judge = Judge(config, select_invariants())

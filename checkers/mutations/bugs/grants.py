@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.quality.planting import Method, bug
+from checkers.mutations.registry import Method, mutation
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._grant_running",
     setting="deep-first-chunk",
     changes=("max_num_scheduled_tokens=4", "long_prefill_token_threshold=1"),
@@ -28,7 +28,7 @@ def whoever_preempts_takes_all_it_can(original: Method) -> Method:
     return _grant_running
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._grant",
     setting="plain",
     caught_by="token_budget_is_kept",
@@ -46,7 +46,7 @@ def a_grant_costs_nothing(original: Method) -> Method:
     return _grant
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._begin_step",
     setting="plain",
     caught_by="input_budget_is_kept",
@@ -61,11 +61,10 @@ def the_budget_is_one_too_many(original: Method) -> Method:
     return _begin_step
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._has_seat",
     setting="plain",
     caught_by="max_num_seqs_is_kept",
-    source="vllm-ascend #822, nano-vllm #265",
 )
 def one_seat_too_many(original: Method) -> Method:
     """A request is admitted while max_num_seqs run already."""
@@ -76,7 +75,7 @@ def one_seat_too_many(original: Method) -> Method:
     return _has_seat
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._cap_long_prefill",
     setting="deep-fcfs",
     caught_by="grants_are_maximal",
@@ -91,7 +90,7 @@ def the_threshold_is_never_read(original: Method) -> Method:
     return _cap_long_prefill
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._admit",
     setting="tiny",
     caught_by="grants_are_maximal",
@@ -107,7 +106,7 @@ def a_resumed_request_recomputes_its_prompt_only(original: Method) -> Method:
     return _admit
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._samples_its_last_token",
     setting="async",
     caught_by="grants_are_maximal",
@@ -122,7 +121,7 @@ def one_step_past_max_tokens(original: Method) -> Method:
     return _samples_its_last_token
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._has_room_for",
     setting="plain",
     caught_by="admitted_sequences_fit",
@@ -137,7 +136,7 @@ def the_gate_looks_at_a_chunk(original: Method) -> Method:
     return _has_room_for
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._has_room_for",
     setting="gates",
     caught_by="admitted_sequences_fit",
@@ -154,7 +153,7 @@ def the_watermark_is_ignored(original: Method) -> Method:
     return _has_room_for
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._num_missing_blocks",
     setting="thrash-reserved",
     caught_by="admitted_sequences_fit",
@@ -168,7 +167,7 @@ def nothing_is_reserved(original: Method) -> Method:
     return _num_missing_blocks
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._has_room_for",
     setting="prefix",
     caught_by="work_is_conserved",
@@ -186,7 +185,7 @@ def reusable_blocks_are_not_free(original: Method) -> Method:
     return _has_room_for
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._make_room_for",
     setting="plain",
     caught_by="nobody_is_preempted_for_nothing",
@@ -202,7 +201,7 @@ def somebody_is_preempted_for_nothing(original: Method) -> Method:
     return _make_room_for
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._schedule_next_running",
     setting="priority",
     caught_by="same_as_spec",
@@ -222,7 +221,7 @@ def a_self_preemption_ends_the_pass(original: Method) -> Method:
     return _schedule_next_running
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._take_back",
     setting="take-back",
     caught_by="same_as_spec",
@@ -241,3 +240,93 @@ def the_budget_of_a_victim_is_lost(original: Method) -> Method:
         self.token_budget = token_budget
 
     return _take_back
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._has_seat",
+    setting="async",
+    caught_by="max_num_seqs_is_kept",
+    source="nano-vllm #265",
+)
+def seats_count_who_is_scheduled(original: Method) -> Method:
+    """A request that runs and is not scheduled in this step takes no seat."""
+
+    def _has_seat(self: Any) -> bool:
+        return bool(len(self.output.num_scheduled_tokens) < self.config.max_num_seqs)
+
+    return _has_seat
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._has_seat",
+    setting="plain",
+    caught_by="max_num_seqs_is_kept",
+    source="vllm-ascend #822",
+)
+def seats_count_who_is_new(original: Method) -> Method:
+    """Only those that this very step has admitted take a seat."""
+
+    def _has_seat(self: Any) -> bool:
+        return bool(len(self.output.scheduled_new_reqs) < self.config.max_num_seqs)
+
+    return _has_seat
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._has_seat",
+    setting="plain",
+    caught_by="work_is_conserved",
+    source="LMDeploy #4532",
+)
+def decodes_shut_the_door(original: Method) -> Method:
+    """Nobody is admitted while somebody runs."""
+
+    def _has_seat(self: Any) -> bool:
+        return bool(original(self)) and not self.output.scheduled_cached_reqs
+
+    return _has_seat
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._schedule_running",
+    setting="plain",
+    caught_by="scheduled_requests_run",
+    source="inference-sim #349",
+)
+def a_victim_is_visited_all_the_same(original: Method) -> Method:
+    """Pass 1 goes through a copy of the queue, and gives blocks to those that it has preempted."""
+
+    def _schedule_running(self: Any) -> None:
+        for request in list(self.running):
+            num_new_tokens = self._compute_num_new_tokens(request)
+            if num_new_tokens <= 0:
+                continue
+            num_tokens = request.num_computed_tokens + num_new_tokens
+            num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens)
+            if num_new_blocks > self.block_pool.num_free_blocks:
+                self._preempt(self._choose_victim())
+            if num_new_blocks <= self.block_pool.num_free_blocks:
+                self._grant_running(request, num_new_tokens, num_new_blocks)
+
+    return _schedule_running
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._schedule_next_running",
+    setting="plain",
+    caught_by="grants_are_maximal",
+    source="SGLang #14872",
+)
+def nobody_is_preempted(original: Method) -> Method:
+    """A request that finds no blocks is passed over, and nobody makes room for it."""
+
+    def _schedule_next_running(self: Any) -> bool:
+        request = self.running[self.req_index]
+        num_tokens = request.num_computed_tokens + self._compute_num_new_tokens(request)
+        num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens)
+        if num_new_blocks <= self.block_pool.num_free_blocks:
+            return bool(original(self))
+        self.req_index += 1
+        return True
+
+    return _schedule_next_running

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkers.mutations.registry import Method, mutation
 from spec.interface import RequestStatus
-from tests.quality.planting import Method, bug
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._admit",
     setting="prefix",
     caught_by="diff_is_sufficient",
@@ -26,7 +26,7 @@ def a_new_request_is_sent_without_its_hit_blocks(original: Method) -> Method:
     return _admit
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._admit",
     setting="tiny",
     caught_by="steps_read_what_was_written",
@@ -43,7 +43,7 @@ def a_resumed_request_computes_its_last_token_only(original: Method) -> Method:
     return _admit
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._end_step",
     setting="plain",
     caught_by="finished_ids_are_told_once",
@@ -59,7 +59,7 @@ def finished_ids_are_told_again(original: Method) -> Method:
     return _end_step
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._end_step",
     setting="async",
     caught_by="finished_ids_are_told_once",

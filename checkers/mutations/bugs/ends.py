@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.request import Request
+from checkers.mutations.registry import Method, mutation
 from spec.interface import EngineCoreOutput, RequestStatus, StopOrder
-from tests.quality.planting import Method, bug
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler.update_from_output",
     setting="plain",
     caught_by="outputs_go_to_the_living",
@@ -28,7 +27,7 @@ def an_aborted_request_gets_output(original: Method) -> Method:
     return update_from_output
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler.update_from_output",
     setting="stops",
     caught_by="outputs_go_to_the_living",
@@ -44,7 +43,7 @@ def outputs_go_to_the_first_client(original: Method) -> Method:
     return update_from_output
 
 
-@bug(
+@mutation(
     target="impl.scheduler:check_stop",
     setting="stops",
     caught_by="stops_are_in_order",
@@ -53,10 +52,31 @@ def outputs_go_to_the_first_client(original: Method) -> Method:
 def min_tokens_comes_before_length(original: Method) -> Method:
     """A request that is too short goes on, though its context is full."""
 
-    def check_stop(request: Request, stop_order: StopOrder) -> RequestStatus | None:
+    def check_stop(request: Any, stop_order: StopOrder) -> RequestStatus | None:
         if request.num_output_tokens < request.min_tokens:
             return None
         status: RequestStatus | None = original(request, stop_order)
         return status
 
     return check_stop
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._settle",
+    setting="async",
+    changes=("deliver_stale_output=false",),
+    caught_by="token_counts_follow_the_client",
+    source="TRT-LLM #10943",
+)
+def a_dropped_token_is_kept(original: Method) -> Method:
+    """A token of a voided step is dropped, and its request is one token too long all the same."""
+
+    def _settle(self: Any, request: Any, num_scheduled_tokens: int, sampled: list[int]) -> Any:
+        is_stale = request.num_stale_output_tokens > 0
+        sent = original(self, request, num_scheduled_tokens, sampled)
+        if is_stale:
+            request.token_ids.extend(sampled)
+            request.num_tokens += len(sampled)
+        return sent
+
+    return _settle

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.quality.planting import Method, bug
+from checkers.mutations.registry import Method, mutation
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._settle",
     setting="plain",
     caught_by="counters_are_monotone",
-    source="vLLM #28473",
 )
 def a_plain_token_counts_as_a_rejected_draft(original: Method) -> Method:
     """Settling a step takes back the last computed token, as if a draft had been rejected."""
@@ -25,11 +24,10 @@ def a_plain_token_counts_as_a_rejected_draft(original: Method) -> Method:
     return _settle
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._has_room_for",
     setting="prefix",
     caught_by="counters_are_monotone",
-    source="vLLM #18631",
 )
 def a_refused_request_keeps_its_hit(original: Method) -> Method:
     """The hit of a request that is refused counts as computed, though it holds no block."""
@@ -43,7 +41,7 @@ def a_refused_request_keeps_its_hit(original: Method) -> Method:
     return _has_room_for
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._preempt",
     setting="plain",
     caught_by="preemptions_are_counted",
@@ -58,7 +56,7 @@ def a_preemption_counts_twice(original: Method) -> Method:
     return _preempt
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._preempt",
     setting="tiny",
     caught_by="token_counts_follow_the_client",
@@ -74,12 +72,11 @@ def outputs_become_prompt(original: Method) -> Method:
     return _preempt
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._fill_placeholders",
     setting="deep-async",
     changes=("wait_for_stale_output=false",),
     caught_by="computed_is_within_tokens",
-    source="vLLM #49860",
     is_rare=True,
 )
 def one_result_fills_all_placeholders(original: Method) -> Method:
@@ -91,7 +88,7 @@ def one_result_fills_all_placeholders(original: Method) -> Method:
     return _fill_placeholders
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._advance",
     setting="async",
     caught_by="placeholders_count_pending_samples",
@@ -108,7 +105,7 @@ def a_first_token_has_no_placeholder(original: Method) -> Method:
     return _advance
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._settle",
     setting="plain",
     changes=("num_blocks=24",),
@@ -127,12 +124,12 @@ def a_chunk_stays_in_flight(original: Method) -> Method:
     return _settle
 
 
-@bug(
+@mutation(
     target="impl.scheduler:FastScheduler._admit",
     setting="deep-prefix",
     changes=("num_blocks=24",),
     caught_by="computed_is_within_tokens",
-    source="nano-vllm #210",
+    source="nano-vllm #210, xLLM #1898",
 )
 def the_hit_is_not_subtracted(original: Method) -> Method:
     """What a request has to compute is worked out before its hit is known."""

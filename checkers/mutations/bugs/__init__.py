@@ -1,0 +1,27 @@
+"""The planted bugs, by what they get wrong. Importing this package registers them all."""
+
+from checkers.mutations.bugs import (
+    blocks,
+    controls,
+    counters,
+    drafts,
+    ends,
+    grants,
+    livelocks,
+    prefix_cache,
+    queues,
+    worker,
+)
+
+__all__ = [
+    "blocks",
+    "controls",
+    "counters",
+    "drafts",
+    "ends",
+    "grants",
+    "livelocks",
+    "prefix_cache",
+    "queues",
+    "worker",
+]

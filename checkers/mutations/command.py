@@ -1,0 +1,183 @@
+"""The command `schedcheck mutate`: our engine as it is, then with one planted bug after the other.
+
+Entry points: `mutate` and `list_mutations`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from attrs import define, field
+
+from checkers.commands import make_line
+from checkers.errors import HarnessError
+from checkers.mutations.catch import Look
+from checkers.mutations.registry import MUTATIONS, Mutation
+from checkers.mutations.unplanted import UNPLANTED
+from checkers.mutations.workers import Answer, Task, run_all
+from checkers.progress import Progress
+from checkers.report import Check
+from checkers.run import Verdict
+
+MAX_TITLE = 48
+"""Characters of a name, so that what follows stands in columns."""
+
+
+def mutate(names: Sequence[str], num_workers: int, progress: Progress) -> Iterator[Check]:
+    """Yields what was seen of our engine as it is, then of each bug; at the end, the sums.
+
+    Where bugs are named, the run that shows each is told in full. If our engine itself breaks a
+    rule, no bug is planted.
+    """
+    chosen = choose_mutations(names)
+    work = _Work(num_workers, progress)
+    baseline = check_baselines(chosen, work.run)
+    yield baseline
+    if baseline.verdict != "holds":
+        return
+    tally: Counter[str] = Counter()
+    for task, answer in work.run([Task(wrong.name) for wrong in chosen]):
+        check = judge(MUTATIONS[task.name], answer, in_full=bool(names))
+        tally[check.facts["outcome"]] += 1
+        yield check
+    if not names:
+        yield sum_up(chosen, tally)
+
+
+def choose_mutations(names: Sequence[str]) -> list[Mutation]:
+    """Those that are named, or all. Raises `HarnessError` for one that is unknown."""
+    importlib.import_module("checkers.mutations.bugs")
+    for name in names:
+        if name not in MUTATIONS:
+            raise HarnessError(
+                f"bug {name!r} is unknown; `schedcheck mutate --list` names those that are planted"
+            )
+    return [wrong for wrong in MUTATIONS.values() if not names or wrong.name in names]
+
+
+def list_mutations(names: Sequence[str]) -> Iterator[str]:
+    """Yields a line for each bug, then for each that is not planted."""
+    for wrong in choose_mutations(names):
+        sources = ", ".join(wrong.sources) or "ours"
+        yield f"{wrong.kind:<13} {wrong.name:<{MAX_TITLE}} {wrong.caught_by:<38} {sources}"
+        yield f"{'':<13} {wrong.rule}"
+    if not names:
+        for source, reason in UNPLANTED.items():
+            yield f"{'not planted':<13} {source}: {reason}"
+
+
+@define
+class _Work:
+    """What is being done, as progress tells it."""
+
+    num_workers: int
+    progress: Progress
+    num_begun: int = field(default=0, init=False)
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Lets processes do tasks; yields what came of each."""
+        self.num_begun = 0
+
+        def on_start(task: Task) -> None:
+            self.num_begun += 1
+            what = f"the setting of {task.name}, unchanged" if task.is_baseline else task.name
+            self.progress.say(f"mutate: {self.num_begun} of {len(tasks)}, {what}")
+
+        return run_all(tasks, self.num_workers, on_start)
+
+
+# ---- our engine as it is -------------------------------------------------------------------------
+
+
+def check_baselines(
+    chosen: Sequence[Mutation], run: Callable[[Sequence[Task]], Iterator[Answer]]
+) -> Check:
+    """Looks at our engine as it is, once for each way in which a bug is looked for."""
+    ways = {(wrong.setting.name, wrong.checker, wrong.is_rare): wrong for wrong in chosen}
+    failures: list[str] = []
+    lines: list[str] = []
+    verdict: Verdict = "holds"
+    cpu_s = 0.0
+    for task, seen in run([Task(wrong.name, is_baseline=True) for wrong in ways.values()]):
+        setting = MUTATIONS[task.name].setting.name
+        if isinstance(seen, str):
+            failures.append(f"in setting {setting}, the process {seen}")
+            verdict = "undetermined" if verdict == "holds" else verdict
+            continue
+        cpu_s += seen.cpu_s
+        if seen.broken:
+            verdict = "violated"
+            failures.append(f"in setting {setting}, our engine breaks {seen.broken[0]} as it is")
+            lines += seen.lines
+    return Check(
+        title="mutate  our engine as it is",
+        verdict=verdict,
+        lines=(make_line("looked at", f"{len(ways)} settings, {cpu_s:.1f} CPU seconds"),),
+        facts={"num_settings": len(ways), "cpu_s": round(cpu_s, 2)},
+        findings=tuple(failures),
+        explanation="\n".join(lines),
+    )
+
+
+# ---- one bug -------------------------------------------------------------------------------------
+
+
+def judge(wrong: Mutation, answer: Look | str, *, in_full: bool = False) -> Check:
+    """Whether the rule of a bug has noticed it; a process that ended early says nothing."""
+    seen = Look() if isinstance(answer, str) else answer
+    outcome, verdict, text = _compare(wrong, answer)
+    is_told = verdict != "holds" or in_full
+    return Check(
+        title=f"mutate  {wrong.kind}  {wrong.name}",
+        verdict=verdict,
+        lines=(make_line(outcome, text),) if verdict == "holds" else (),
+        facts={
+            "name": wrong.name,
+            "rule": wrong.rule,
+            "kind": wrong.kind,
+            "sources": list(wrong.sources),
+            "target": wrong.target,
+            "setting": wrong.setting.name,
+            "checker": wrong.checker,
+            "caught_by": wrong.caught_by,
+            "outcome": outcome,
+            "broken": list(seen.broken),
+            "num_actions": seen.num_actions,
+            "cpu_s": round(seen.cpu_s, 2),
+        },
+        findings=() if verdict == "holds" else (f"{outcome.upper()}: {wrong.rule} {text}",),
+        explanation="\n".join([f"{wrong.name}: {wrong.rule}", *seen.lines]) if is_told else "",
+    )
+
+
+def _compare(wrong: Mutation, answer: Look | str) -> tuple[str, Verdict, str]:
+    """The outcome in a word, what that means, and in a sentence."""
+    if isinstance(answer, str):
+        return "ended", "undetermined", f"The process {answer}."
+    if not answer.broken:
+        return "missed", "violated", f"Nothing was found, however {wrong.caught_by} must notice."
+    if wrong.caught_by not in answer.broken:
+        broken = ", ".join(answer.broken)
+        return "misnamed", "violated", f"{broken} noticed, however {wrong.caught_by} must."
+    text = f"by {wrong.caught_by}, {wrong.checker}, {answer.num_actions} actions"
+    return "caught", "holds", f"{text}, {answer.cpu_s:.1f} CPU seconds"
+
+
+# ---- in all --------------------------------------------------------------------------------------
+
+
+def sum_up(chosen: Sequence[Mutation], tally: Counter[str]) -> Check:
+    """How many were caught, and which public bugs are not planted, with the reason."""
+    sources = {source for wrong in chosen for source in wrong.sources}
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in tally.items())
+    return Check(
+        title="mutate  in all",
+        verdict="holds",
+        lines=(
+            make_line("planted", f"{len(chosen)} bugs, {len(sources)} of them public: {counts}"),
+            *(make_line("not planted", f"{name}: {why}") for name, why in UNPLANTED.items()),
+        ),
+        facts={"outcomes": dict(tally), "not_planted": UNPLANTED},
+    )
