@@ -309,6 +309,128 @@ def validate(runs: tuple[Path, ...], exact_ids: bool, dialect: str | None, form:
 
 
 @main.command()
+@click.argument("diff", required=False)
+@click.option("--base", help="The revision to compare with, instead of a DIFF.")
+@click.option("--head", help="The revision to check; without it, the working tree.")
+@click.option("--repo", type=click.Path(path_type=Path), help="The checkout; else the one here.")
+@click.option("--engine", default="fast", show_default=True, help="Whose sources change.")
+@click.option(
+    "--no-lockstep",
+    is_flag=True,
+    help="For an engine that differs from the spec on purpose: invariants and base only.",
+)
+@click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds, after the imports.",
+)
+@click.option(
+    "--walks",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Walks per setting; 0 is as many as there is time for.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.IntRange(min=0),
+    default=2048,
+    show_default=True,
+    metavar="MIB",
+    help="Of each side; 0 is no limit.",
+)
+@click.option(
+    "--engine-timeout",
+    type=click.FloatRange(min=0.05),
+    default=2.0,
+    show_default=True,
+    help="Seconds after which a call of the engine is a hang.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown"]),
+    default="text",
+    help="How to print the report.",
+)
+@_options(CONFIG, CHANGE, CLAIM, SEED, LENGTH, OUT)
+def patch(
+    diff: str | None,
+    *,
+    base: str | None,
+    head: str | None,
+    repo: Path | None,
+    engine: str,
+    no_lockstep: bool,
+    time_budget: float,
+    walks: int,
+    memory_limit: int,
+    engine_timeout: float,
+    form: str,
+    configs: tuple[str, ...],
+    changes: tuple[str, ...],
+    claims: tuple[str, ...],
+    seed: int,
+    length: int,
+    out: Path,
+) -> NoReturn:
+    """What a change breaks that was not broken: runs an engine with and without DIFF (or `-`)."""
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers.patch.command import Change, check_patch
+        from checkers.patch.protocol import Job
+
+        settings = _settings(configs, "search", changes, claims)
+        if not configs:
+            settings += [s for s in _settings((), "lead", changes, claims) if s not in settings]
+        job = Job(
+            engine=engine,
+            settings=tuple(settings),
+            seed=seed,
+            num_walks=walks,
+            length=length,
+            lockstep=not no_lockstep,
+            engine_timeout=engine_timeout,
+            memory_mib=memory_limit,
+        )
+        change = Change(diff=diff, base=base, head=head, repo=repo)
+        yield from check_patch(change, job, time_budget, progress, out)
+
+    scope = "both sides did the same walks, which are samples; what was not reached is not known"
+    _report("patch", checks, form, scope)
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Processes that share the work.",
+)
+@click.option("--list", "is_list", is_flag=True, help="Names the bugs, and plants none.")
+@FORMAT
+def mutate(names: tuple[str, ...], *, workers: int, is_list: bool, form: str) -> NoReturn:
+    """Plants known bugs in our engine, all or NAMES, and says whether the checkers see each."""
+    if is_list:
+        from checkers.mutations.command import list_mutations
+
+        console = _console()
+        for line in list_mutations(names):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        sys.exit(0)
+
+    def checks(progress: Progress) -> Iterator[Check]:
+        from checkers.mutations.command import mutate as plant
+
+        yield from plant(names, workers, progress)
+
+    _report("mutate", checks, form, "these bugs are seen; which others would escape is not known")
+
+
+@main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--engine", help="Another engine than the one that the file names.")
 @_options(ENGINE_TIME, FORMAT)

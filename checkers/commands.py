@@ -7,7 +7,7 @@ Printing is left to `checkers.report`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from checkers.configs import Setting, load_settings
@@ -23,12 +23,14 @@ from checkers.engines import ENGINES, Engine, load_engine
 from checkers.errors import HarnessError
 from checkers.explore import Budget, Exploration, Explorer
 from checkers.explore_engine import EngineExploration, EngineExplorer
+from checkers.liveness import NAME, Lasso, run_lasso
 from checkers.progress import Progress
 from checkers.report import Check
 from checkers.run import Verdict
 from checkers.search import Plan, Search, make_rules, search
 from checkers.trial import Trial, run_trial
 from spec.dialects import DIALECTS
+from spec.model import Action
 from spec.registry import INVARIANTS, WITNESSES
 
 
@@ -62,11 +64,8 @@ def _explore_spec(
         )
 
     found = explorer.run(budget, on_level)
-    example = None
-    if found.breaches:
-        trial = run_trial(make_rules(engine, setting), engine, found.actions)
-        _expect_same_breach(found.breaches[0].name, trial)
-        example = _make_counterexample(engine, setting, trial)
+    broken = found.breaches[0].name if found.breaches else None
+    example = _find_example(engine, setting, found.actions, broken, found.lasso)
     rate = _rate(found.num_unique, found.cpu_s)
     path, unwritten = try_to_write(example, out)
     return Check(
@@ -80,6 +79,7 @@ def _explore_spec(
                 + ("; those of transitions not on all of them" if budget.states_only else ""),
             ),
             make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses)),
+            make_line("liveness", _describe_liveness(found, is_broken=bool(found.breaches))),
             make_line("rate", f"{rate:,.0f} states per CPU second, {_describe_judged(found)}"),
         ),
         facts={**_facts(found), "states_per_cpu_s": round(rate), "invariants": found.invariants},
@@ -106,11 +106,7 @@ def _explore_engine(
         )
 
     found = explorer.run(budget, on_level)
-    example = None
-    if found.failing:
-        trial = run_trial(rules, engine, found.failing)
-        _expect_same_breach(None, trial)
-        example = _make_counterexample(engine, setting, trial)
+    example = _find_example(engine, setting, found.failing, None, found.lasso)
     findings = _findings(found.is_complete, setting, found.witnesses, found.num_unique)
     verdict: Verdict = "holds" if found.is_complete else "undetermined"
     if example is not None or findings:
@@ -140,6 +136,7 @@ def _describe_led(
     yield make_line("always", _describe_invariants(num_checked, verdict, bool(found.failing)))
     yield from _describe_unobserved(found.unobserved)
     yield make_line("sometimes", _describe_witnesses(found.witnesses, setting.witnesses))
+    yield make_line("liveness", _describe_liveness(found, is_broken=bool(found.failing)))
 
 
 def walk(
@@ -307,6 +304,36 @@ def _make_counterexample(engine: Engine, setting: Setting, trial: Trial) -> Coun
     )
 
 
+def _find_example(
+    engine: Engine,
+    setting: Setting,
+    failing: Sequence[Action],
+    broken: str | None,
+    lasso: Lasso | None,
+) -> Counterexample | None:
+    """What an exploration found: a run that breaks a rule (known by name, or any), or a loop."""
+    if failing:
+        trial = run_trial(make_rules(engine, setting), engine, failing)
+        _expect_same_breach(broken, trial)
+        return _make_counterexample(engine, setting, trial)
+    return None if lasso is None else _make_looping_counterexample(engine, setting, lasso)
+
+
+def _make_looping_counterexample(engine: Engine, setting: Setting, lasso: Lasso) -> Counterexample:
+    """A way in and a loop, with what keeps the loop going."""
+    trial = run_lasso(make_rules(engine, setting), engine, lasso)
+    _expect_same_breach(NAME, trial)
+    return make_counterexample(
+        make_rules(engine, setting),
+        engine,
+        trial,
+        setting=setting.name,
+        dialect=setting.dialect,
+        found_by="explore",
+        loop_start=len(lasso.way_in),
+    )
+
+
 def _expect_same_breach(name: str | None, trial: Trial) -> None:
     """An explorer's finding that a plain run does not show would be our own fault."""
     if not trial.breaches or (name is not None and name not in {b.name for b in trial.breaches}):
@@ -339,8 +366,12 @@ def _describe_states(found: Exploration | EngineExploration) -> str:
     return text + (
         "complete"
         if found.is_complete
-        else f"not complete: {found.interrupted_by or 'a rule broke'}"
+        else f"not complete: {found.interrupted_by or _describe_end(found)}"
     )
+
+
+def _describe_end(found: Exploration | EngineExploration) -> str:
+    return "a rule broke" if found.lasso is None else "a loop was found"
 
 
 def _describe_judged(found: Exploration) -> str:
@@ -348,6 +379,18 @@ def _describe_judged(found: Exploration) -> str:
     if found.num_judged == num_transitions:
         return "all of their transitions judged"
     return f"every state judged, {found.num_judged:,} of {num_transitions:,} transitions judged"
+
+
+def _describe_liveness(found: Exploration | EngineExploration, *, is_broken: bool) -> str:
+    if is_broken:
+        return "not checked: a rule broke"
+    if found.lasso is not None:
+        return "a loop in which nobody gets a token"
+    if isinstance(found, Exploration):
+        text = "no fair cycle without progress"
+    else:
+        text = "from each state somebody gets a token, if steps are planned as early as may be"
+    return text + ("" if found.is_complete else ", as far as was looked")
 
 
 def _describe_invariants(count: int, verdict: Verdict, is_broken: bool) -> str:
@@ -387,6 +430,7 @@ def _facts(found: Exploration | EngineExploration) -> dict[str, object]:
         "depth": found.depth,
         "is_complete": found.is_complete,
         "interrupted_by": found.interrupted_by,
+        "is_live": found.is_live,
         "num_by_action": dict(found.num_by_action),
         "witnesses": dict(found.witnesses),
         "cpu_s": round(found.cpu_s, 3),

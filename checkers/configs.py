@@ -64,6 +64,8 @@ class ShapeDocument:
     priority: int = 0
     client_index: int = 0
     cache_salt: str | None = None
+    lora_id: int = 0
+    structured_output: bool = False
 
     def build(self) -> NewRequest:
         """The shape as a template."""
@@ -81,7 +83,10 @@ class EnvironmentDocument:
     max_live_requests: int
     max_in_flight: int = 1
     sampled_token_ids: tuple[int, ...] = (0,)
+    draft_token_ids: tuple[int, ...] = ()
     with_aborts: bool = True
+    with_pauses: bool = False
+    with_resets: bool = False
     max_arrivals: int = 0
 
     def build(self) -> Environment:

@@ -23,10 +23,12 @@ from attrs import frozen
 from checkers.answers import find_faults
 from checkers.errors import EngineFault, HarnessError
 from spec.interface import (
+    ControlledScheduler,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequest,
     Observation,
+    PauseState,
     RequestStatus,
     Scheduler,
     SchedulerConfig,
@@ -96,10 +98,12 @@ class Guarded:
         self._time_limit_s = time_limit_s
         self._is_trusted = is_trusted
 
-    def add_request(self, new: NewRequest) -> None:
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
         """As the engine."""
         with _guard("add_request", self._time_limit_s):
-            self.engine.add_request(new)
+            refusal = self.engine.add_request(new)
+            self._expect(refusal, EngineCoreOutput | None, "add_request()")
+        return refusal
 
     def schedule(self) -> SchedulerOutput:
         """As the engine."""
@@ -121,6 +125,29 @@ class Guarded:
         """As the engine."""
         with _guard("finish_requests", self._time_limit_s):
             self.engine.finish_requests(request_ids, finished_status)
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """As the engine."""
+        with _guard("set_pause_state", self._time_limit_s):
+            cast(ControlledScheduler, self.engine).set_pause_state(pause_state)
+
+    def grammar_ready(self, request_id: str) -> None:
+        """As the engine."""
+        with _guard("grammar_ready", self._time_limit_s):
+            cast(ControlledScheduler, self.engine).grammar_ready(request_id)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """As the engine."""
+        with _guard("reset_prefix_cache", self._time_limit_s):
+            engine = cast(ControlledScheduler, self.engine)
+            is_reset = engine.reset_prefix_cache(reset_running_requests)
+            self._expect(is_reset, bool, "reset_prefix_cache()")
+        return is_reset
+
+    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
+        """As the engine."""
+        with _guard("update_draft_token_ids", self._time_limit_s):
+            cast(ControlledScheduler, self.engine).update_draft_token_ids(draft_token_ids)
 
     def observe(self) -> Observation:
         """As the engine."""

@@ -13,6 +13,7 @@ from spec.interface import (
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequest,
+    PauseState,
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
@@ -40,10 +41,13 @@ class ExplainedScheduler(ReferenceScheduler):
 
     # ---- the calls: each begins a new log --------------------------------------------------------
 
-    def add_request(self, new: NewRequest) -> None:
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
         """As the parent."""
         self.log = []
-        super().add_request(new)
+        refusal = super().add_request(new)
+        if refusal is not None:
+            self._note(f"refuse {new.request_id}: it may outgrow the pool")
+        return refusal
 
     def schedule(self) -> SchedulerOutput:
         """As the parent."""
@@ -62,16 +66,51 @@ class ExplainedScheduler(ReferenceScheduler):
         self.log = []
         super().finish_requests(request_ids, finished_status)
 
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """As the parent."""
+        self.log = []
+        super().set_pause_state(pause_state)
+
+    def grammar_ready(self, request_id: str) -> None:
+        """As the parent."""
+        self.log = []
+        super().grammar_ready(request_id)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """As the parent."""
+        self.log = []
+        is_reset = super().reset_prefix_cache(reset_running_requests)
+        self._note("forget what was published" if is_reset else "blocks are held: forget nothing")
+        return is_reset
+
     # ---- rules, gates and effects ----------------------------------------------------------------
 
     def _compute_num_new_tokens(self, request: Request) -> int:
         num_new_tokens = super()._compute_num_new_tokens(request)
-        gap = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+        num_known = request.num_tokens_with_spec + request.num_output_placeholders
+        gap = num_known - request.num_computed_tokens
+        slots = self.config.num_draft_slots
+        beside = f", input budget {self.input_budget} beside {slots} draft slots" if slots else ""
         self._note(
             f"pass 1: {request.request_id} has a gap of {gap} and may get {num_new_tokens} tokens "
-            f"(token budget {self.token_budget}, threshold {self.long_prefill_token_threshold})"
+            f"(token budget {self.token_budget}{beside}, "
+            f"threshold {self.long_prefill_token_threshold})"
         )
         return num_new_tokens
+
+    def _schedule_drafts(self, request: Request, num_tokens: int) -> None:
+        num_drafts = request.num_draft_tokens
+        super()._schedule_drafts(request, num_tokens)
+        num_scheduled = self._num_scheduled_drafts(request)
+        self._note(f"verify {num_scheduled} of the {num_drafts} drafts of {request.request_id}")
+
+    def _roll_back(self, request: Request, num_draft_tokens: int, num_sampled_tokens: int) -> None:
+        num_computed_tokens = request.num_computed_tokens
+        super()._roll_back(request, num_draft_tokens, num_sampled_tokens)
+        num_rejected = num_computed_tokens - request.num_computed_tokens
+        self._note(
+            f"roll back {num_rejected} of the {num_draft_tokens} drafts of {request.request_id}"
+        )
 
     def _preempt(self, victim: Request) -> None:
         self._note(
@@ -90,9 +129,10 @@ class ExplainedScheduler(ReferenceScheduler):
 
     def _may_admit(self) -> bool:
         return self._gate(
-            "budget left, nobody preempted",
+            "no pause, budget left, nobody preempted",
             super()._may_admit(),
-            f"token budget {self.token_budget}, preempted {self.output.preempted_req_ids}",
+            f"{self.pause_state}, token budget {self.token_budget}, "
+            f"preempted {self.output.preempted_req_ids}",
         )
 
     def _has_seat(self) -> bool:
@@ -106,7 +146,22 @@ class ExplainedScheduler(ReferenceScheduler):
         return self._gate(
             f"{request.request_id} is ready",
             super()._is_ready(request),
+            f"{RequestStatus(request.status).name}, "
             f"{request.num_stale_output_tokens} tokens of voided steps are in flight",
+        )
+
+    def _has_slot(self, request: Request) -> bool:
+        return self._gate(
+            f"a slot for {request.request_id}",
+            super()._has_slot(request),
+            f"adapter {request.lora_id}, {request.num_prompt_tokens} prompt tokens",
+        )
+
+    def _may_be_partial(self, request: Request, num_tokens: int) -> bool:
+        return self._gate(
+            "max_num_partial_prefills, or the whole prompt is computed",
+            super()._may_be_partial(request, num_tokens),
+            f"{num_tokens} of {request.num_prompt_tokens} prompt tokens of {request.request_id}",
         )
 
     def _may_be_cut(self, num_new_tokens: int) -> bool:

@@ -39,6 +39,7 @@ OPTIONAL_COUNTERS = (
     "num_output_placeholders",
     "num_in_flight_tokens",
     "num_stale_output_tokens",
+    "num_draft_tokens",
 )
 """What an engine may not tell of its requests; then it tells it of none."""
 
@@ -65,7 +66,7 @@ class Lockstep:
         self.outcome = self.spec.do(seen.action)
         self.before, self.after = self.after, self.scheduler.observe()
         output, expected = as_told(seen, self.outcome.output, self.after)
-        outcome = Outcome(output, self.outcome.results)
+        outcome = attrs.evolve(self.outcome, output=output)
         if self.names is None and is_same(seen, outcome, expected):
             return None
         evidence = tuple(self._differences(seen, outcome, expected))
@@ -101,6 +102,7 @@ class Lockstep:
         yield from compare(
             "outputs", view_results(seen.outcome.results), view_results(outcome.results)
         )
+        yield from compare("reset_prefix_cache()", seen.outcome.is_reset, outcome.is_reset)
         yield from compare("", view(seen.after, theirs), view(expected, ours))
         if self.exact_ids:
             yield from compare("free_block_ids", seen.after.free_block_ids, expected.free_block_ids)
@@ -131,6 +133,7 @@ def is_same(seen: Transition, outcome: Outcome, expected: Observation) -> bool:
         theirs == ours
         and (ours is None or theirs is None or _have_same_order(ours, theirs))
         and seen.outcome.results == outcome.results
+        and seen.outcome.is_reset == outcome.is_reset
         and seen.after == expected
     )
 
@@ -249,6 +252,7 @@ def view_output(output: SchedulerOutput, names: Names) -> dict[str, Any]:
             for name, cached in output.scheduled_cached_reqs.items()
         },
         "order": view_order(output),
+        "scheduled_spec_decode_tokens": output.scheduled_spec_decode_tokens,
         "preempted_req_ids": sorted(output.preempted_req_ids),
         "finished_req_ids": sorted(output.finished_req_ids),
         "new_block_ids_to_zero": None if zeroed is None else view_set(zeroed, names),

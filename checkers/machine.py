@@ -90,9 +90,11 @@ SHAPE = integers(0, 15)
 """A place of the menu of arrivals, counted round it."""
 ARRIVALS = lists(SHAPE, max_size=4)
 TOKENS = integers(0, 2**24 - 1)
-"""Which tokens the requests of a step sample: the digits of the number, a digit a request."""
+"""What the requests of a step sample, and who is given drafts: the digits of the number."""
 CLIENT = integers(0, 15)
 """Who leaves: a place in the order of arrival. Mostly nobody has it."""
+CONTROL = integers(0, 15)
+"""What the engine is told beside requests, counted round the menu."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -169,19 +171,30 @@ class SchedulerMachine(RuleBasedStateMachine):
         if client < len(aborts):
             self._do(aborts[client])
 
+    @precondition(lambda self: bool(self.run.model.controls()))
+    @rule(control=CONTROL)
+    def control(self, control: int) -> None:
+        """The engine is paused or goes on, a grammar is compiled, or the prefix cache is reset."""
+        controls = self.run.model.controls()
+        self._do(controls[control % len(controls)])
+
     def _arrive(self, shape: int) -> None:
         arrivals = self.run.model.arrivals()
         if arrivals:
             self._do(arrivals[shape % len(arrivals)])
 
     def _deliver(self, tokens: int) -> None:
-        menu = self.run.model.bounds.sampled_token_ids
-        sampled = {}
+        sampled, drafts = {}, {}
         for name in self.run.model.live_samplers():
+            menu = self.run.model.rows(name)
             # Half the digits stand for the first token, or most requests would soon have stopped.
             tokens, digit = divmod(tokens, 2 * len(menu))
-            sampled[name] = [menu[digit] if digit < len(menu) else menu[0]]
-        self._do(UpdateFromOutput(sampled))
+            sampled[name] = menu[digit] if digit < len(menu) else menu[0]
+        for name, new_drafts in self.run.model.new_drafts().items():
+            tokens, digit = divmod(tokens, 2)
+            if not digit:
+                drafts[name] = new_drafts
+        self._do(UpdateFromOutput(sampled, drafts))
 
     def _do(self, action: Action) -> None:
         self.unjudged.append(self._ask(lambda: self.run.step(action), action))

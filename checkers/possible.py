@@ -15,6 +15,7 @@ from spec.interface import (
     ModelRunnerOutput,
     NewRequest,
     Observation,
+    PauseState,
     RequestStatus,
     SchedulerOutput,
 )
@@ -56,8 +57,9 @@ class _Script:
 
     step: Step
 
-    def add_request(self, new: NewRequest) -> None:
-        pass
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
+        sent = [output for outputs in (self.step.results or {}).values() for output in outputs]
+        return sent[0] if sent else None
 
     def schedule(self) -> SchedulerOutput:
         assert self.step.output is not None, "the step is answered"
@@ -71,6 +73,18 @@ class _Script:
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
         pass
+
+    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
+        pass
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        pass
+
+    def grammar_ready(self, request_id: str) -> None:
+        pass
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        return True  # Who asks does not look at the answer.
 
     def observe(self) -> Observation:
         assert self.step.observation is not None, "the step is answered"

@@ -1,4 +1,4 @@
-"""What a command has to say: one report, rendered as text, JSON or JUnit XML.
+"""What a command has to say: one report, rendered as text, JSON, JUnit XML or Markdown.
 
 Entry points: `Report` and `Reporter`. Text goes to a terminal or a file; colour only to a terminal.
 The same renderer serves the command line and pytest.
@@ -7,10 +7,11 @@ The same renderer serves the command line and pytest.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,8 @@ class Reporter:
             self.console.out(to_json(report), highlight=False)
         elif self.form == "junit":
             self.console.out(to_junit(report), highlight=False)
+        elif self.form == "markdown":
+            self.console.out(to_markdown(report), highlight=False)
         else:
             _print(self.console, _closing_line(report))
             for check in report.checks:
@@ -176,12 +179,13 @@ def _print_counterexample(found: Counterexample, path: Path | None, console: Con
     where = "not written" if path is None else str(path)
     _print(console, f"  --> {escape(where)} ({escape(describe_size(found))})")
     _print(console, f"  {escape(describe_origin(found))}")
-    for line in table_of(found.steps, found.config.num_blocks):
+    for line in table_of(found.steps, found.config.num_blocks, found.loop_start):
         _print(console, f"  {escape(line)}")
     for line in describe_breach(found.breaches):
         _print(console, f"  {escape(line)}")
     if found.explanation:
-        _print(console, "  How the spec decides in the last step:")
+        which = "the last step" if found.loop_start is None else "the first step of the loop"
+        _print(console, f"  How the spec decides in {which}:")
         for line in found.explanation:
             _print(console, f"    {escape(line)}")
     if path is not None:
@@ -201,6 +205,8 @@ def describe_origin(found: Counterexample) -> str:
 def describe_size(found: Counterexample) -> str:
     """How long a run is, and how it came to be so short."""
     count = len(found.steps)
+    if found.loop_start is not None:
+        return f"{found.loop_start} actions lead to a loop of {count - found.loop_start}"
     text = f"{count} action" if count == 1 else f"{count} actions"
     if found.num_actions_found > count:
         text += f", shrunk from {found.num_actions_found}"
@@ -285,13 +291,32 @@ def to_junit(report: Report) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode")
 
 
+def to_markdown(report: Report) -> str:
+    """Markdown, as a comment on a change takes it: a heading per check, runs in fences."""
+    signs = {"holds": "✅", "violated": "❌", "undetermined": "❔"}
+    lines = [f"## schedcheck {report.command}: {report.verdict}", ""]
+    for check in report.checks:
+        lines += [f"### {signs[check.verdict]} {check.title}", "", *_fence(check.lines)]
+        lines += _fence(tuple(text_of(check)))
+    if report.fault:
+        lines += [f"Not all was checked: {report.fault}", ""]
+    return "\n".join([*lines, f"_{report.seconds:.1f} s; {report.scope}._"])
+
+
+def _fence(lines: Sequence[str]) -> list[str]:
+    """Lines as they are; a fence longer than any in them."""
+    text = "\n".join(lines)
+    ticks = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+    return [ticks + "text", text, ticks, ""] if lines else []
+
+
 def text_of(check: Check) -> Iterable[str]:
     """What is wrong with a check, as plain lines."""
     found = check.counterexample
     if found is not None:
         yield f"{found.breach.name}: {found.breach.rule}"
         yield describe_origin(found)
-        yield from table_of(found.steps, found.config.num_blocks)
+        yield from table_of(found.steps, found.config.num_blocks, found.loop_start)
         yield from describe_breach(found.breaches)
     yield from check.findings
     if check.explanation:

@@ -16,13 +16,21 @@ import spec.invariants
 import spec.witnesses  # noqa: F401  (registers)
 from checkers.errors import HarnessError
 from spec.interface import Observation, Scheduler, SchedulerConfig
-from spec.model import Action, Environment, Model, Outcome, Schedule, Transition
+from spec.model import (
+    Action,
+    Environment,
+    Model,
+    Outcome,
+    ResetPrefixCache,
+    Schedule,
+    Transition,
+)
 from spec.registry import EVERY_ACTION, INVARIANTS, WITNESSES, Invariant
 from spec.worker import GhostWorker, WorkerReport
 
 Verdict = Literal["holds", "violated", "undetermined"]
 """What a check comes to; what is undetermined is never printed as a success."""
-BreachKind = Literal["invariant", "lockstep", "engine", "recording"]
+BreachKind = Literal["invariant", "lockstep", "engine", "recording", "liveness"]
 
 
 @frozen
@@ -30,7 +38,7 @@ class Breach:
     """A rule that does not hold, with its evidence."""
 
     name: str
-    """The invariant's name; else `same_as_spec`, or `engine_raises` and its kin."""
+    """The invariant's name; else `same_as_spec`, `engine_raises` and its kin, or of liveness."""
     rule: str
     """One sentence: what should hold."""
     evidence: tuple[str, ...]
@@ -74,7 +82,7 @@ class Judge:
         """
         rules = self._transition_rules if is_known_state else self._rules
         for rule in rules[type(seen.action)]:
-            if rule.needs and not rule.is_observable(seen):
+            if rule.needs and not rule.is_observable(self.config, seen):
                 self.unobserved.add(rule.name)
                 continue
             evidence = tuple(rule.check(self.config, seen))
@@ -113,6 +121,7 @@ class Run:
         transition = Transition(
             action, before, after, outcome, live, model.live, in_flight, model.in_flight
         )
+        transition.pause_state = model.pause_state
         if self.worker is not None:
             follow(self.worker, transition)
         return transition
@@ -123,9 +132,17 @@ def follow(worker: GhostWorker, seen: Transition) -> None:
     if isinstance(seen.action, Schedule):
         seen.worker = _execute(worker, seen, seen.outcome)
     else:
-        for name, live in seen.live_after.items():
-            if seen.live.get(name) is not live:
-                worker.learn(name, live.token_ids)
+        if isinstance(seen.action, ResetPrefixCache):
+            worker.preempt(seen.preempted)
+        # Whoever ends with these tokens may have published some of them.
+        for outputs in (seen.outcome.results or {}).values():
+            for sent in outputs:
+                if sent.request_id in seen.live:
+                    known = seen.live[sent.request_id].token_ids
+                    worker.learn(sent.request_id, (*known, *sent.new_token_ids))
+        for name, num_rejected in seen.num_rejected.items():
+            if num_rejected and name in worker.writers:
+                worker.roll_back(name, num_rejected)
     seen.published_faults = list(worker.check_published(seen.after))
 
 
@@ -134,5 +151,5 @@ def _execute(worker: GhostWorker, seen: Transition, outcome: Outcome) -> WorkerR
     preempted = [name for name, r in seen.after.requests.items() if r.status == "PREEMPTED"]
     worker.preempt([*outcome.output.preempted_req_ids, *preempted])
     token_ids = {name: live.token_ids for name, live in seen.live.items()}
-    salts = {name: live.new.cache_salt for name, live in seen.live.items()}
+    salts = {name: live.new.cache_key for name, live in seen.live.items()}
     return worker.execute(outcome.output, token_ids, salts)

@@ -25,7 +25,7 @@ from checkers.run import Judge, Run, Verdict, select_invariants
 from checkers.shrink import shrink
 from checkers.trial import Rules, Trial, run_trial
 from checkers.walk import draw_action
-from spec.model import Action, Schedule
+from spec.model import Action, Schedule, Transition
 
 JUDGE_EVERY = 16
 """Lockstep says that the engine does what the judged specification does; this is for what lockstep
@@ -45,6 +45,8 @@ class Plan:
     """Wall-clock time for all walks; 0 is no limit."""
     shrink_s: float = 20.0
     """Wall-clock time for shrinking a failing walk; half of it again to look breadth first."""
+    lockstep: bool = True
+    """Whether an engine must do as the specification does; else all of its walks are judged."""
 
 
 @define
@@ -92,7 +94,7 @@ def search(
     try:
         with hang_alarms():
             for setting, number in _rounds(settings, plan):
-                walker = _Walker(engine, setting, plan, number, found)
+                walker = Walker(engine, setting, plan, number, found)
                 if walker.fails():
                     failed = (setting, walker.seed, walker.trial())
                     break
@@ -116,8 +118,8 @@ def _rounds(settings: list[Setting], plan: Plan) -> Iterator[tuple[Setting, int]
             yield setting, number
 
 
-class _Walker:
-    """One walk of one engine."""
+class Walker:
+    """One walk of one engine; `on_step` is shown every transition before it is judged."""
 
     def __init__(
         self,
@@ -126,14 +128,17 @@ class _Walker:
         plan: Plan,
         number: int,
         found: Search,
+        *,
+        on_step: Callable[[Transition], None] | None = None,
     ) -> None:
         self.engine = engine
         self.setting = setting
         self.plan = plan
         self.found = found
         self.seed = plan.seed + number
-        self.rules = make_rules(engine, setting)
-        self.is_judged = engine.is_spec or number % JUDGE_EVERY == 0
+        self.on_step = on_step
+        self.rules = make_rules(engine, setting, lockstep=plan.lockstep)
+        self.is_judged = not self.rules.lockstep or number % JUDGE_EVERY == 0
         self.actions: list[Action] = []
 
     def fails(self) -> bool:
@@ -164,6 +169,8 @@ class _Walker:
             self.found.num_actions += 1
             self.found.num_engine_steps += type(action) is Schedule
             seen = run.step(action)
+            if self.on_step is not None:
+                self.on_step(seen)
             if lockstep is not None and lockstep.step(seen) is not None:
                 return True
             if judge is not None:
@@ -186,14 +193,14 @@ class _Walker:
         return trial
 
 
-def make_rules(engine: Engine, setting: Setting) -> Rules:
+def make_rules(engine: Engine, setting: Setting, *, lockstep: bool = True) -> Rules:
     """What an engine is held against in a setting."""
     return Rules(
         setting.scheduler,
         tuple(select_invariants(setting.claims)),
         setting.environment.max_in_flight,
         setting.environment.sampled_token_ids[0],
-        lockstep=not engine.is_spec,
+        lockstep=lockstep and not engine.is_spec,
     )
 
 
@@ -201,7 +208,7 @@ def shrink_to_counterexample(
     engine: Engine, plan: Plan, setting: Setting, seed: int, trial: Trial
 ) -> Counterexample:
     """Shrinks a failing walk, looks for a shorter one breadth first, and describes what is left."""
-    rules = make_rules(engine, setting)
+    rules = make_rules(engine, setting, lockstep=plan.lockstep)
     small = shrink(trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s)
     # Whoever interrupts the shrinking does not want to wait for more.
     seconds = 0.01 if small.is_interrupted else plan.shrink_s / 2

@@ -117,11 +117,17 @@ SIMPLE_FIELDS = (
     "priority",
     "client_index",
     "cache_salt",
+    "lora_id",
+    "structured_output",
 )
 
 
 def simpler_tokens(actions: list[Action]) -> Iterator[list[Action]]:
-    """Yields runs in which one step samples ordinary tokens only."""
+    """Yields runs in which one step samples ordinary tokens only, or is followed by no drafts."""
     for place, action in enumerate(actions):
-        if isinstance(action, UpdateFromOutput) and action.sampled_token_ids:
-            yield [*actions[:place], UpdateFromOutput({}), *actions[place + 1 :]]
+        if isinstance(action, UpdateFromOutput):
+            drafts, sampled = action.draft_token_ids, action.sampled_token_ids
+            if sampled:
+                yield [*actions[:place], UpdateFromOutput({}, drafts), *actions[place + 1 :]]
+            if drafts:
+                yield [*actions[:place], UpdateFromOutput(sampled), *actions[place + 1 :]]

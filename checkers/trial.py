@@ -18,9 +18,15 @@ from spec.interface import Observation, SchedulerConfig
 from spec.model import (
     Action,
     AddRequest,
+    Control,
     FinishRequests,
+    GrammarReady,
     Model,
     Outcome,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
+    StepInFlight,
     UpdateFromOutput,
 )
 from spec.registry import Invariant
@@ -127,11 +133,41 @@ def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
         names = tuple(name for name in wanted.request_ids if name in model.live)
         return FinishRequests(names, wanted.status) if names else None
     if isinstance(wanted, UpdateFromOutput):
-        if not model.in_flight:
-            return None
-        tokens = wanted.sampled_token_ids
-        default = [rules.default_token_id]
-        return UpdateFromOutput(
-            {name: tokens.get(name) or default for name in model.live_samplers()}
-        )
-    return wanted if len(model.in_flight) < rules.max_in_flight else None
+        return _make_possible_update(model, wanted, rules) if model.in_flight else None
+    return wanted if _is_possible(model, wanted, rules) else None
+
+
+def _is_possible(model: Model, wanted: Schedule | Control, rules: Rules) -> bool:
+    if isinstance(wanted, GrammarReady):
+        return wanted in model.grammars()
+    if isinstance(wanted, SetPauseState):
+        return wanted.pause_state != model.pause_state
+    return isinstance(wanted, ResetPrefixCache) or len(model.in_flight) < rules.max_in_flight
+
+
+def _make_possible_update(model: Model, wanted: UpdateFromOutput, rules: Rules) -> UpdateFromOutput:
+    step, is_async = model.in_flight[0], rules.config.async_scheduling
+    sampled = {
+        name: _make_possible_row(step, name, wanted.sampled_token_ids.get(name), rules)
+        for name in model.live_samplers()
+    }
+    drafts = {
+        name: token_ids[: rules.config.num_speculative_tokens]
+        for name, token_ids in wanted.draft_token_ids.items()
+        if not is_async and name in model.live and name in step.output.num_scheduled_tokens
+    }
+    return UpdateFromOutput(sampled, {name: ids for name, ids in drafts.items() if ids})
+
+
+def _make_possible_row(
+    step: StepInFlight, request_id: str, wanted: list[int] | None, rules: Rules
+) -> list[int]:
+    """As many drafts accepted, and then the token that was wanted."""
+    drafts = step.drafts_of(request_id)
+    if wanted == [] and drafts and request_id in step.voided:
+        return []
+    row = (wanted or [rules.default_token_id])[: len(drafts) + 1]
+    accepted = [
+        token if draft < 0 else draft for draft, token in zip(drafts, row[:-1], strict=False)
+    ]
+    return [*accepted, row[-1]]

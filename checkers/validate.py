@@ -18,6 +18,7 @@ from checkers.lockstep import Lockstep
 from checkers.recorded_events import RecordedEvent
 from checkers.recording import Recording, open_recording
 from checkers.run import Breach, Judge, Run, select_invariants
+from spec.books import start_positions
 from spec.interface import (
     EngineCoreOutput,
     ModelRunnerOutput,
@@ -27,7 +28,7 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.model import ACTION_NAMES, FinishRequests, Outcome, Transition, start_positions
+from spec.model import ACTION_NAMES, FinishRequests, Outcome, Transition
 
 MAX_CONSEQUENCES = 3
 

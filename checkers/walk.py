@@ -21,9 +21,13 @@ class Weights:
     schedule: float = 4.0
     update: float = 4.0
     abort: float = 0.25
+    control: float = 1.0
+    """Pauses, grammars and resets, where an environment has them."""
 
 
 DEFAULT_WEIGHTS = Weights()
+DRAFTED = 0.75
+"""How likely a request of a step is given drafts, where there are any."""
 
 
 def draw_action(
@@ -36,7 +40,9 @@ def draw_action(
     total_schedule = weights.schedule if model.may_schedule() else 0.0
     total_update = weights.update if model.in_flight else 0.0
     total_abort = weights.abort if model.live and bounds.with_aborts else 0.0
-    total = total_arrival + total_schedule + total_update + total_abort
+    controls = model.controls()
+    total_control = weights.control if controls else 0.0
+    total = total_arrival + total_schedule + total_update + total_abort + total_control
     if not total:
         return None
     point = rng.random() * total
@@ -46,9 +52,12 @@ def draw_action(
         return Schedule()
     if point < total_arrival + total_schedule + total_update:
         return _draw_update(model, rng)
+    if controls and point >= total - total_control:
+        return rng.choice(controls)
     return FinishRequests((rng.choice(list(model.live)),))
 
 
 def _draw_update(model: Model, rng: random.Random) -> UpdateFromOutput:
-    tokens = model.bounds.sampled_token_ids
-    return UpdateFromOutput({name: [rng.choice(tokens)] for name in model.live_samplers()})
+    sampled = {name: rng.choice(model.rows(name)) for name in model.live_samplers()}
+    drafts = {name: ids for name, ids in model.new_drafts().items() if rng.random() < DRAFTED}
+    return UpdateFromOutput(sampled, drafts)

@@ -142,6 +142,6 @@ def _write_observation(seen: Observation) -> dict[str, Any]:
     written = attrs.asdict(seen)
     del written["block_contents"]
     for request in written["requests"].values():
-        del request["num_stale_output_tokens"]
+        del request["num_stale_output_tokens"], request["num_draft_tokens"]
     written["finished_req_ids"].sort()
     return written

@@ -366,6 +366,8 @@ def test_the_token_budget_follows_the_input_budget(changes, budgets):
         ("max_model_len=3", "tiny with max_model_len=3: a shape has 3 prompt tokens, max_model_"),
         ("sampled_token_ids=3", "tiny with sampled_token_ids=3: sampled_token_ids: 3 is not a "),
         ("sampled_token_ids=[]", "tiny with sampled_token_ids=[]: sampled_token_ids is empty, so"),
+        ("draft_token_ids=[0]", "tiny with draft_token_ids=[0]: draft_token_ids=[0] are more than"),
+        ("num_draft_slots=1", "tiny with num_draft_slots=1: num_draft_slots=1 needs num_specul"),
     ],
 )
 def test_a_change_without_sense_is_one_sentence(change, message):
@@ -373,6 +375,12 @@ def test_a_change_without_sense_is_one_sentence(change, message):
     with pytest.raises(HarnessError) as refused:
         change_setting(TINY, (change,), ())
     assert str(refused.value).startswith(message)
+
+
+def test_nobody_is_told_drafts_of_an_async_worker():
+    """With async scheduling an environment that hands drafts over is refused."""
+    with pytest.raises(HarnessError, match="are told to no scheduler with async_scheduling=True"):
+        change_setting(load_settings()["speculative"], ("async_scheduling=true",), ())
 
 
 def test_an_unknown_claim_is_one_sentence():

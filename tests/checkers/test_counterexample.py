@@ -78,7 +78,12 @@ BREACHES = st.builds(
 
 @settings(max_examples=25)
 @given(
-    st.sampled_from(["tiny", "stops", "async-prefix", "deep-async-priority-prefix", "deep-prefix"]),
+    st.sampled_from(
+        [
+            *["tiny", "stops", "async-prefix", "deep-async-priority-prefix", "deep-prefix"],
+            *["pauses", "refusals", "grammars", "loras", "resets"],
+        ]
+    ),
     st.integers(0, 999),
     st.lists(BREACHES, min_size=1, max_size=2).map(tuple),
 )

@@ -17,6 +17,9 @@ CALLS = {
     "schedule": (),
     "update_from_output": (SchedulerOutput(), ModelRunnerOutput({})),
     "finish_requests": (["a"], RequestStatus.FINISHED_ABORTED),
+    "set_pause_state": ("paused_all",),
+    "grammar_ready": ("a",),
+    "reset_prefix_cache": (True,),
     "observe": (),
 }
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from checkers.explain import ExplainedScheduler, explain_last
-from spec.model import AddRequest, Model, Schedule, UpdateFromOutput
+from spec.model import AddRequest, Model, ResetPrefixCache, Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
     Driver,
@@ -58,8 +58,8 @@ def test_every_call_begins_a_new_log():
         (
             {"max_num_batched_tokens": 3},
             3,
-            "budget left, nobody preempted",
-            "token budget 0, preempted []",
+            "no pause, budget left, nobody preempted",
+            "unpaused, token budget 0, preempted []",
         ),
         ({"max_num_seqs": 1}, 3, "max_num_seqs", "1 of 1 run"),
         (
@@ -73,6 +73,22 @@ def test_every_call_begins_a_new_log():
             20,
             "chunked prefill, or the whole prompt fits the budget",
             "20 tokens, token budget 11",
+        ),
+        (
+            {
+                "max_num_batched_tokens": 6,
+                "long_prefill_token_threshold": 4,
+                "max_num_partial_prefills": 1,
+            },
+            8,
+            "max_num_partial_prefills, or the whole prompt is computed",
+            "2 of 8 prompt tokens of B",
+        ),
+        (
+            {"long_prefill_token_threshold": 4, "max_long_partial_prefills": 1},
+            8,
+            "a slot for B",
+            "adapter 0, 8 prompt tokens",
         ),
     ],
 )
@@ -117,8 +133,21 @@ def test_a_request_that_is_not_ready_is_explained():
     driver.abort("A")
     driver.schedule()
     assert [
-        "pass 2: gate “B is ready” refuses (4 tokens of voided steps are in flight)"
+        "pass 2: gate “B is ready” refuses (PREEMPTED, 4 tokens of voided steps are in flight)"
     ] == driver.scheduler.log
+
+
+def test_a_refusal_and_a_reset_are_explained():
+    """Why a request is refused at its arrival, and what a reset comes to."""
+    driver = explained_driver(num_blocks=1, reject_too_large=True, enable_prefix_caching=True)
+    driver.add(make_request("A", 9))
+    assert ["refuse A: it may outgrow the pool"] == driver.scheduler.log
+    driver.do(ResetPrefixCache(False))
+    assert ["forget what was published"] == driver.scheduler.log
+    driver.add(make_request("B", 3, max_tokens=2))
+    driver.step()
+    driver.do(ResetPrefixCache(False))
+    assert ["blocks are held: forget nothing"] == driver.scheduler.log
 
 
 def test_the_last_of_some_actions_is_explained():

@@ -11,7 +11,15 @@ from checkers.search import make_rules
 from checkers.table import MAX_EVIDENCE, describe_breach, describe_request, table_of
 from checkers.trial import run_trial
 from spec.interface import NewRequest, RequestStatus
-from spec.model import AddRequest, FinishRequests, Schedule, UpdateFromOutput
+from spec.model import (
+    AddRequest,
+    FinishRequests,
+    GrammarReady,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
+    UpdateFromOutput,
+)
 from tests.checkers.planted import TINY, RaisesInSchedule, attempt
 
 A, B = (
@@ -47,6 +55,26 @@ def test_a_row_tells_what_happened_and_what_is_so_after_it():
         ["4", "stopped b", "a", "-", "a: 1", "1 0 0"],
         ["5", "step returns: a [0], a finishes (length)", "-", "-", "-", "0 0 0"],
     ] == [row[:6] for row in rows]
+
+
+def test_what_an_engine_is_told_beside_requests_is_a_row():
+    """Pauses, grammars and resets are told as calls, and a refusal with its reason."""
+    setting = attrs.evolve(TINY, scheduler=attrs.evolve(TINY.scheduler, reject_too_large=True))
+    large = attrs.evolve(B, prompt_token_ids=(0,) * 7, max_tokens=9)
+    actions = [
+        AddRequest(large),
+        AddRequest(attrs.evolve(A, structured_output=True)),
+        SetPauseState("paused_new"),
+        GrammarReady("a"),
+        ResetPrefixCache(True),
+    ]
+    assert [
+        "add_request(b, num_prompt_tokens=7, max_tokens=9), b finishes (error)",
+        "add_request(a, num_prompt_tokens=1, max_tokens=1, structured_output=True)",
+        "set_pause_state(pause_state=paused_new)",
+        "grammar_ready(request_id=a)",
+        "reset_prefix_cache(reset_running_requests=True)",
+    ] == [row[1] for row in lines_of(actions, setting)[1:]]
 
 
 def test_a_step_that_returns_at_once_is_one_row():

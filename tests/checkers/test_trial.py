@@ -11,7 +11,16 @@ from checkers.engines import load_engine
 from checkers.search import make_rules
 from checkers.trial import FAULT_RULES, make_possible, run_trial
 from spec.interface import NewRequest
-from spec.model import AddRequest, FinishRequests, Model, Schedule, UpdateFromOutput
+from spec.model import (
+    AddRequest,
+    FinishRequests,
+    GrammarReady,
+    Model,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
+    UpdateFromOutput,
+)
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import (
     TINY,
@@ -30,6 +39,8 @@ A, B = (
     NewRequest(request_id=name, prompt_token_ids=(0,) * length, max_tokens=3)
     for name, length in (("a", 1), ("b", 3))
 )
+CONTROLLED = ["pauses", "refusals", "grammars", "loras", "resets"]
+WITH_GRAMMAR = attrs.evolve(A, structured_output=True)
 RULES = make_rules(load_engine("spec"), TINY)
 RUN = [AddRequest(A), Schedule(), UpdateFromOutput({"a": [0]}), Schedule(), FinishRequests(("a",))]
 
@@ -37,8 +48,8 @@ RUN = [AddRequest(A), Schedule(), UpdateFromOutput({"a": [0]}), Schedule(), Fini
 # ---- runs ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
-@given(st.sampled_from(["tiny", "stops", "async", "prefix"]), st.integers(0, 99))
+@settings(max_examples=50)
+@given(st.sampled_from(["tiny", "stops", "async", "prefix", *CONTROLLED]), st.integers(0, 99))
 def test_a_possible_run_happens_as_it_is(name, seed):
     """A run that can happen is gone through to its end, action by action."""
     setting = load_settings()[name]
@@ -71,6 +82,12 @@ def test_what_cannot_happen_any_more_is_left_out(seed, dropped):
         ([AddRequest(A), Schedule()], UpdateFromOutput({}), UpdateFromOutput({"a": [0]})),
         ([AddRequest(A), Schedule(), FinishRequests(("a",))], AddRequest(A), None),
         ([AddRequest(A), Schedule(), FinishRequests(("a",))], AddRequest(B), AddRequest(B)),
+        ([], SetPauseState("unpaused"), None),
+        ([SetPauseState("paused_new")], SetPauseState("unpaused"), SetPauseState("unpaused")),
+        ([], ResetPrefixCache(True), ResetPrefixCache(True)),
+        ([AddRequest(A)], GrammarReady("a"), None),
+        ([AddRequest(WITH_GRAMMAR)], GrammarReady("a"), GrammarReady("a")),
+        ([AddRequest(WITH_GRAMMAR), GrammarReady("a")], GrammarReady("a"), None),
     ],
 )
 def test_an_action_happens_as_far_as_it_can(before, wanted, possible):

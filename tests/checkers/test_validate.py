@@ -266,7 +266,10 @@ def test_a_changed_number_is_explained():
     assert (
         "pass 2: admit A at token 0 with 40 new tokens",
         "pass 2: admit B at token 0 with 24 new tokens",
-        "pass 2: gate “budget left, nobody preempted” refuses (token budget 0, preempted [])",
+        (
+            "pass 2: gate “no pause, budget left, nobody preempted” refuses "
+            "(unpaused, token budget 0, preempted [])"
+        ),
     ) == rejection.explanation
 
 

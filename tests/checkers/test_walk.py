@@ -19,12 +19,17 @@ SETTINGS = [setting for setting in load_settings().values() if "search" in setti
 
 @given(st.sampled_from(SETTINGS), st.integers(0, 99))
 def test_whatever_is_drawn_may_happen(setting, seed):
-    """A drawn action is one of those that are enabled."""
+    """A drawn action is one of those that are enabled; of those who sample, any may be drafted."""
     model = Model(setting.environment, ReferenceScheduler(setting.scheduler))
     rng = random.Random(seed)
     for _ in range(20):
         action = draw_action(model, rng)
-        assert action in model.enabled_actions()
+        enabled = model.enabled_actions()
+        if isinstance(action, UpdateFromOutput):
+            assert action.draft_token_ids.items() <= model.new_drafts().items()
+            assert attrs.evolve(action, draft_token_ids={}) in enabled
+        else:
+            assert action in enabled
         model.do(action)
 
 
