@@ -63,7 +63,7 @@ class FindablePool(PublicationPool):
     def _num_findable_tokens(self, request: Request) -> int:
         num_tokens = 0
         for end in range(self.block_size, len(request.token_ids) + 1, self.block_size):
-            if (request.cache_salt, request.token_ids[:end]) not in self.pool.cached_blocks:
+            if (request.cache_key, request.token_ids[:end]) not in self.pool.cached_blocks:
                 break
             num_tokens = end
         return num_tokens

@@ -322,3 +322,28 @@ def a_token_is_delivered_twice(original: Method) -> Method:
         return original(self, request, sampled_token_ids, is_stale)
 
     return _deliver
+
+
+@mutant(f"{SCHEDULER}._roll_back")
+def an_empty_row_rejects_every_draft(original: Method) -> Method:
+    """A step that samples nothing counts as one that has accepted -1 drafts (vLLM #28473)."""
+
+    def _roll_back(self: Any, request: Any, num_drafts: Any, num_sampled: Any) -> None:
+        if num_sampled == 0:
+            request.num_computed_tokens -= num_drafts + 1
+        original(self, request, num_drafts, num_sampled)
+
+    return _roll_back
+
+
+@mutant(f"{SCHEDULER}._roll_back")
+def drafts_of_a_voided_step_are_rolled_back(original: Method) -> Method:
+    """Rejected drafts are taken back though a preemption has taken back everything."""
+
+    def _roll_back(self: Any, request: Any, num_drafts: Any, num_sampled: Any) -> None:
+        num_stale = request.num_stale_output_tokens
+        request.num_stale_output_tokens = 0
+        original(self, request, num_drafts, num_sampled)
+        request.num_stale_output_tokens = num_stale
+
+    return _roll_back

@@ -148,9 +148,9 @@ def our_salts_are_ignored(original: Method) -> Method:
     """What was published under one salt is found under another."""
 
     def find_longest_cache_hit(self: Any, request: Any) -> Any:
-        cache_salt, request.cache_salt = request.cache_salt, None
+        cache_key, request.cache_key = request.cache_key, None
         hit = original(self, request)
-        request.cache_salt = cache_salt
+        request.cache_key = cache_key
         return hit
 
     return find_longest_cache_hit

@@ -146,8 +146,8 @@ class PoolWorld:
         for index, slot in enumerate(pair.slots):
             if slot.spec.block_ids:
                 yield from self._operations_on(pair, index)
-            elif slot.spec.cache_salt not in idle:
-                idle.add(slot.spec.cache_salt)
+            elif slot.spec.cache_key not in idle:
+                idle.add(slot.spec.cache_key)
                 yield from self._admissions(pair, index)
 
     def _admissions(self, pair: PoolPair, index: int) -> Iterator[Operation[PoolPair]]:
@@ -285,7 +285,7 @@ class PoolWorld:
 
 def _key_of(cache: OpenCache, request: OurRequest) -> tuple[Any, ...]:
     """All that our pool remembers of a request, but for its table."""
-    key = (repr(request.cache_salt), request.num_cached_blocks)
+    key = (repr(request.cache_key), request.num_cached_blocks)
     if not request.block_ids:
         return (*key, (), request.last_chain)
     last_content = cache.content_of(request.last_chain)

@@ -76,6 +76,9 @@ COUNTERS = (
     "num_stale_output_tokens",
     "num_output_placeholders",
     "num_preemptions",
+    "num_draft_tokens",
+    "draft_token_ids",
+    "is_prefill_chunk",
     "num_blocks",
     "block_ids",
 )

@@ -53,7 +53,6 @@ OLDER_DIALECTS = tuple(
     Scenario(update, Shape(num_running=2, num_waiting=2, num_steps=2), is_slow=True),
     Scenario(update, Shape(num_running=2, num_waiting=2, is_async=True, num_steps=2), is_slow=True),
     Scenario(schedule, Shape(num_running=2, num_waiting=2), is_slow=True),
-    Scenario(schedule, Shape(num_running=2, num_waiting=2, is_async=True), is_slow=True),
     Scenario(schedule, Shape(num_running=2, num_waiting=1, policy="priority"), is_slow=True),
     Scenario(
         schedule,

@@ -186,6 +186,11 @@ class _Step:
         """Their tokens."""
         return self
 
+    @property
+    def scheduled_spec_decode_tokens(self) -> tuple[Any, ...]:
+        """No proof is about drafts, so there are none."""
+        return ()
+
     def items(self) -> Iterator[tuple[SymInt, SymInt]]:
         """Cuts the loop over the entries, of which there are finitely many."""
         scheduler = self.scheduler

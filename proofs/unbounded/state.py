@@ -98,6 +98,16 @@ FREE_SWITCHES = (
 )
 """Switches that every proof leaves open; both ways are taken."""
 
+SWITCHED_OFF = (
+    "max_num_partial_prefills",
+    "max_long_partial_prefills",
+    "max_loras",
+    "num_speculative_tokens",
+    "num_lookahead_tokens",
+    "num_draft_slots",
+)
+"""Limits of features that no proof is about yet; at 0 they are off."""
+
 
 @frozen
 class Dialect:
@@ -261,6 +271,8 @@ class SymbolicOutput:
         self.scheduled_new_reqs = Sink()
         self.scheduled_cached_reqs = KeySet(memory, "cached")
         self.preempted_req_ids = Counter(memory, "num_preempted")
+        # No proof is about drafts, so there are none.
+        self.scheduled_spec_decode_tokens = ()
 
 
 class SymbolicScheduler(ReferenceScheduler):
@@ -313,7 +325,7 @@ def make_scheduler(
     kind: Any = type("Scheduler", (front, base), {})
     scheduler: Front = kind.__new__(kind)
     memory = Memory(prover, sums=frozenset({"num_blocks", "scheduled"}))
-    memory.add_integers(*NUMBERS, *map(sum_of, memory.sums))
+    memory.add_integers(*NUMBERS, *map(sum_of, sorted(memory.sums)))
     memory.add_arrays(*FIXED_FIELDS, *CHANGING_FIELDS, *STEP_FIELDS, *FLIGHT_FIELDS)
     memory.add_arrays("where", "pos", "live")
     scheduler.memory, scheduler.prover, scheduler.dialect = memory, prover, dialect
@@ -323,6 +335,7 @@ def make_scheduler(
         scheduler.block_pool = SymbolicAnyHitsPool(prover, memory, scheduler.config)
     else:
         scheduler.block_pool = SymbolicPool(memory, scheduler.config.num_blocks)
+    scheduler.pause_state = "unpaused"
     scheduler.opaque = _make_opaque(prover)
     _add_containers(scheduler)
     return scheduler
@@ -350,10 +363,14 @@ def _make_opaque(prover: Prover) -> dict[str, Any]:
         "token_ids": (),
         "output_token_ids": (),
         "block_ids": [],
+        "draft_token_ids": [],
+        "num_draft_tokens": 0,
+        "is_prefill_chunk": False,
         "stop_token_ids": AnySet(prover),
         # Anything but None: whether it finds a repetition is up to whoever lends the finder.
         "repetition_detection": prover,
-        "cache_salt": None,
+        "cache_key": None,
+        "lora_id": 0,
         "client_index": 0,
     }
 
@@ -365,6 +382,7 @@ def make_config(prover: Prover, dialect: Dialect) -> SchedulerConfig:
         for each in attrs.fields(SchedulerConfig)
         if each.type in ("int", int)
     }
+    fields |= dict.fromkeys(SWITCHED_OFF, 0)
     for name in FREE_SWITCHES:
         fields[name] = SymBool(prover.fresh(name, z3.BoolSort()))
     fields |= {

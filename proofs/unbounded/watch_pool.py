@@ -22,9 +22,9 @@ from proofs.unbounded.watch import (
     draw_config,
     draw_environment,
 )
-from spec.block_pool import BlockPool
+from spec.block_pool import BlockPool, make_block_pool
 from spec.model import Model
-from spec.scheduler import ReferenceScheduler, make_block_pool
+from spec.scheduler import ReferenceScheduler
 
 
 def find_pool_breach() -> Failure | None:

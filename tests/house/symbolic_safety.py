@@ -21,6 +21,7 @@ STEP_FILES = (
     "spec/block_pool.py",
     "spec/request.py",
     "spec/request_queue.py",
+    "spec/slots.py",
     "spec/stop.py",
 )
 
@@ -28,15 +29,18 @@ STEP_FILES = (
 CONCRETE = {
     "spec/scheduler.py": {
         "ReferenceScheduler.__init__": "builds queues and pool once, before any symbol is there",
-        "observe": "shows a state with identities to the checkers",
-        "observe_request": "shows a request to the checkers",
-        "make_block_pool": "builds the pool of identities",
+        "ReferenceScheduler.reset_prefix_cache": "is asked between steps; proofs leave it out",
     },
     "spec/block_pool.py": {
         "BlockPool": "the pool of identities; a proof runs CountedBlockPool, which it refines",
+        "make_block_pool": "builds the pool of identities",
     },
     "spec/request.py": {
         "Request.__init__": "copies what arrives; a proof then sets the counters",
+    },
+    "spec/slots.py": {
+        "has_lora_slot": "opens at once while its limit is off, as in every proof",
+        "has_long_prefill_slot": "opens at once while its limit is off, as in every proof",
     },
     "spec/stop.py": {
         "_repeats_itself": "looks at the tokens themselves, which a proof leaves out",

@@ -13,7 +13,11 @@ from spec.scheduler import ReferenceScheduler
 SETTINGS = [
     setting
     for setting in load_settings().values()
-    if setting.scheduler.wait_for_stale_output and setting.scheduler.stop_order == "stop_length"
+    if setting.scheduler.wait_for_stale_output
+    and setting.scheduler.stop_order == "stop_length"
+    # No proof is about drafts, nor about requests that wait for their grammar.
+    and not setting.scheduler.num_speculative_tokens
+    and not any(shape.structured_output for shape in setting.environment.shapes)
 ]
 
 

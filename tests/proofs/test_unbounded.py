@@ -15,9 +15,18 @@ from proofs.unbounded.state import ASYNCHRONOUS, SYNCHRONOUS
 from spec.block_pool import CountedBlockPool
 from spec.interface import ModelRunnerOutput, NewRequest, SchedulerConfig
 from spec.scheduler import ReferenceScheduler
+from tests.proofs.nights import at_night
 
-UNBOUNDED = [each for each in THEOREMS.values() if each.scope == "unbounded"]
-PAIRS = [(each, name) for each in UNBOUNDED for name in each.mutants]
+ALL = [each for each in THEOREMS.values() if each.scope == "unbounded"]
+
+
+def with_marks(theorem, *more):
+    """A case of a theorem; those that take long wait for the night."""
+    return pytest.param(theorem, *more, marks=[at_night] if theorem.is_slow else [])
+
+
+UNBOUNDED = [with_marks(each) for each in ALL]
+PAIRS = [with_marks(each, name) for each in ALL for name in each.mutants]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from proofs.unbounded.state import (
     make_scheduler,
 )
 from proofs.unbounded.watch import WatchedScheduler, run_once
-from spec.interface import NewRequest, SchedulerConfig
+from spec.interface import NewRequest, RequestStatus, SchedulerConfig
 from spec.scheduler import ReferenceScheduler, cdiv
 
 PLACES = {"between steps", "pass 1", "making room", "pass 2", "putting back", "advancing"}
@@ -67,15 +67,12 @@ def plain_scheduler(dialect=SYNCHRONOUS):
         )
     for name, num_computed_tokens in (("1", 2), ("2", 3)):
         request = scheduler.requests[name]
-        request.status, request.num_blocks = RUNNING_STATUS, cdiv(num_computed_tokens, 2)
+        request.status, request.num_blocks = RequestStatus.RUNNING, cdiv(num_computed_tokens, 2)
         request.num_computed_tokens = num_computed_tokens
         request.num_output_tokens = 1 if name == "1" else 0
         scheduler.block_pool.num_free_blocks -= request.num_blocks
         scheduler.running.append(scheduler.waiting.pop_request())
     return scheduler
-
-
-RUNNING_STATUS = 2
 
 
 def array(values):
