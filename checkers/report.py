@@ -167,7 +167,7 @@ def _closing_line(report: Report) -> str:
     if report.verdict == "undetermined":
         titles = [check.title for check in report.checks if check.verdict == "undetermined"]
         ended = escape("; ".join(titles))
-        return f"[yellow]undetermined[/yellow] after {seconds}; ended early: {ended}"
+        return f"[yellow]undetermined[/yellow] after {seconds}; see {ended}"
     num_bad = sum(check.verdict == "violated" for check in report.checks)
     count = f"{num_bad} of {len(report.checks)} checks"
     return f"[red]violated[/red] in {seconds}: {count} found something"
@@ -189,7 +189,8 @@ def _print_counterexample(found: Counterexample, path: Path | None, console: Con
         for line in found.explanation:
             _print(console, f"    {escape(line)}")
     if path is not None:
-        _print(console, f"  replay  schedcheck replay {escape(shlex.quote(str(path)))}")
+        where = ", on the changed engine" if found.found_by == "patch" else ""
+        _print(console, f"  replay  schedcheck replay {escape(shlex.quote(str(path)))}{where}")
 
 
 def describe_origin(found: Counterexample) -> str:
@@ -296,7 +297,10 @@ def to_markdown(report: Report) -> str:
     signs = {"holds": "✅", "violated": "❌", "undetermined": "❔"}
     lines = [f"## schedcheck {report.command}: {report.verdict}", ""]
     for check in report.checks:
-        lines += [f"### {signs[check.verdict]} {check.title}", "", *_fence(check.lines)]
+        # Beside a finding, what holds is no good news.
+        is_shown = check.verdict == report.verdict or check.verdict != "holds"
+        sign = f"{signs[check.verdict]} " if is_shown else ""
+        lines += [f"### {sign}{check.title}", "", *_fence(check.lines)]
         lines += _fence(tuple(text_of(check)))
     if report.fault:
         lines += [f"Not all was checked: {report.fault}", ""]

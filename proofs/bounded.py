@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 from proofs.counterexample import explain, find_small_model, wishes_of
 from proofs.invariant import instances
 from proofs.reach import FailingStart
-from proofs.replay import ReplayError, check_replay
+from proofs.replay import Raised, ReplayError, call, check_replay
 from proofs.symbolic.executor import Executor, Path, UndecidedError, make_solver
 from proofs.symbolic.state import Shape, State, injected, make_state, values_of
 from proofs.symbolic.values import conjunction, implies, integer, term
@@ -245,7 +245,7 @@ class _Exploration:
 
     def _body(self, state: State) -> Any:
         with injected():
-            return self.scenario.action(state)
+            return call(self.scenario.action, state)
 
     def _look_at(self, path: Path) -> None:
         check_replay(self.scenario.shape, self.scenario.action, path)
@@ -259,6 +259,8 @@ class _Exploration:
     def _claims_of(self, path: Path) -> list[tuple[_Open, list[Claim]]]:
         """What is to be shown of a path, by theorem; what was assumed in these words is not."""
         run = Run(self.before, path.state, path.result)
+        if isinstance(run.result, Raised):
+            return [(each, list(claims_of(each.theorem, run))) for each in self.about]
         # A plain truth is none of those: the run has decided it.
         known = {fact.ast.value for fact in self.precondition} - {term(True).ast.value}
         return [
@@ -321,12 +323,21 @@ class _Exploration:
             before, after = make(), make()
             if not all(self.scenario.precondition(before)):
                 return False
-            return not all(fact for _, fact in theorem.claims(Run(before, after, action(after))))
+            run = Run(before, after, call(action, after))
+            return not all(fact for _, fact in claims_of(theorem, run))
 
         if not fails(lambda: make_state(shape, values_of(model))):
             raise ReplayError(f"{claim}: refuted on symbols, and yet it holds on plain integers")
         start = FailingStart(shape, model, fails)
         return Failure(claim, model, explain(shape, action, model), start)
+
+
+def claims_of(theorem: BoundedTheorem, run: Run) -> Iterator[Claim]:
+    """What a theorem claims of a run; of one that raises, nothing but that it should not."""
+    if isinstance(run.result, Raised):
+        yield "no call raises", False
+    else:
+        yield from theorem.claims(run)
 
 
 def _address(claim: Claim) -> int:

@@ -16,13 +16,19 @@ from rich.console import Console
 
 from checkers.progress import Progress
 from proofs.export import Export, ExportError, open_export
-from proofs.prove import UnknownTheoremError, prove_theorems, select_core, select_theorems
+from proofs.prove import (
+    Outcome,
+    UnknownTheoremError,
+    prove_theorems,
+    select_core,
+    select_theorems,
+)
 from proofs.recheck import Recheck
 from proofs.report import EXIT_CODES, Report
 from proofs.theorem import Obligation, Theorem
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1)
 @click.option(
     "--format",
@@ -98,9 +104,17 @@ def _prove(
         for sink in sinks:
             sink(obligation)
 
-    started = time.monotonic()
-    with Progress(Console(stderr=True)) as progress, confirm or contextlib.nullcontext():
-        outcomes = tuple(
-            prove_theorems(theorems, with_slow=with_slow, export=hand_out, say=progress.say)
-        )
-    return Report(outcomes, time.monotonic() - started, confirm, export)
+    started, outcomes = time.monotonic(), list[Outcome]()
+    is_interrupted = False
+    try:
+        with Progress(Console(stderr=True)) as progress, confirm or contextlib.nullcontext():
+            outcomes.extend(
+                prove_theorems(theorems, with_slow=with_slow, export=hand_out, say=progress.say)
+            )
+    except KeyboardInterrupt:
+        is_interrupted = True
+        if export is not None:
+            export.is_whole = False
+    proved = {outcome.theorem.name for outcome in outcomes}
+    left = [each.name for each in theorems if each.name not in proved] if is_interrupted else []
+    return Report(tuple(outcomes), time.monotonic() - started, confirm, export, tuple(left))

@@ -12,6 +12,7 @@ from typing import Any
 import z3
 
 from checkers.explain import ExplainedScheduler
+from proofs.replay import Raised, call
 from proofs.symbolic.overheard import OverheardScheduler
 from proofs.symbolic.pools import PublicationPool
 from proofs.symbolic.state import CONFIG_NUMBERS, Shape, State, make_state, values_of
@@ -32,6 +33,7 @@ def find_small_model(facts: Sequence[z3.BoolRef], wishes: Iterable[z3.BoolRef] =
     """
     solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MS)
+    solver.set("ctrl_c", False)
     solver.add(*facts)
     for wish in wishes:
         if solver.check(wish) == z3.sat:
@@ -105,7 +107,9 @@ def explain(shape: Shape, action: Callable[[State], Any], model: z3.ModelRef) ->
     before = tuple(_show(state))
     # An action may build another scheduler.
     scheduler = state.scheduler
-    action(state)
+    result = call(action, state)
+    if isinstance(result, Raised):
+        state.notes.append(f"the call raises {result.text}")
     assert isinstance(scheduler, ToldScheduler), "it was built as one"
     told = tuple(f"  {sentence}" for sentence in scheduler.told)
     notes = tuple(f"  {sentence}" for sentence in state.notes)

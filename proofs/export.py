@@ -30,6 +30,8 @@ class Export:
     folder: Path
     entries: list[dict[str, Any]] = field(factory=list)
     """What the index says of each file."""
+    is_whole: bool = True
+    """Whether nothing is missing; whoever ends the proofs early says so."""
     _num_files: Counter[str] = field(factory=Counter)
 
     def __call__(self, obligation: Obligation) -> None:
@@ -70,7 +72,7 @@ def open_export(folder: Path) -> Iterator[Export]:
     is_complete = False
     try:
         yield export
-        is_complete = True
+        is_complete = export.is_whole
     finally:
         index = {
             "complete": is_complete,

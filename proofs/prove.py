@@ -5,6 +5,7 @@ Entry points: `select_theorems`, `prove_theorems`, and `Outcome`.
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -99,8 +100,9 @@ def select_theorems(names: Sequence[str], *, with_slow: bool) -> list[Theorem]:
     """
     for name in names:
         if name not in THEOREMS:
+            near = difflib.get_close_matches(name, THEOREMS, n=3)
             raise UnknownTheoremError(
-                f"no theorem is called {name!r}; choose from {', '.join(THEOREMS)}"
+                f"no theorem is called {name!r}; choose from {', '.join(near or sorted(THEOREMS))}"
             )
     if names:
         return [THEOREMS[name] for name in dict.fromkeys(names)]

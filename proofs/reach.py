@@ -100,7 +100,11 @@ def _find_way(goal: _Goal, max_states: int) -> Way:
             )
             return Way("elsewhere", sentence, _table(search, search.elsewhere))
     if complete:
-        return Way("unreachable", f"{sentence}; so far a counterexample to induction only")
+        return Way(
+            "unreachable",
+            f"{sentence}; so far a counterexample to induction only. Other requests or limits may "
+            "do it: `schedcheck explore` and `schedcheck search` try those",
+        )
     return Way("undetermined", sentence)
 
 
@@ -117,8 +121,9 @@ def _table(search: _Search, run: list[int]) -> tuple[str, ...]:
 
 def _unreachable(search: _Search) -> str:
     return (
-        f"no run gets there: it is none of all {len(search.parents):,} states of runs in which at "
-        f"most {search.environment.max_live_requests} requests like these live at once"
+        f"no run of requests like these gets there, under these limits: it is none of all "
+        f"{len(search.parents):,} states of runs in which at most "
+        f"{search.environment.max_live_requests} of them live at once"
     )
 
 

@@ -9,16 +9,40 @@ from collections.abc import Callable
 from typing import Any
 
 import z3
+from attrs import frozen
 
-from proofs.symbolic.executor import Path
+from proofs.symbolic.executor import Path, UndecidedError, UnsteadyError
 from proofs.symbolic.pools import PublicationPool
 from proofs.symbolic.state import PromptOfLength, Shape, State, make_state, values_of
-from proofs.symbolic.values import SymBool, SymInt, value_in
+from proofs.symbolic.values import SymBool, SymInt, UnsupportedError, value_in
 from spec.interface import SchedulerOutput
 
 
 class ReplayError(Exception):
     """The symbolic run and the plain run differ, so no proof can be trusted."""
+
+
+@frozen
+class Raised:
+    """What a call raised instead of returning."""
+
+    kind: str
+    text: str
+    """With its message, in which symbols may stand."""
+
+
+FAULTS_OF_OURS = (UnsupportedError, UndecidedError, UnsteadyError, z3.Z3Exception)
+
+
+def call(action: Callable[[State], Any], state: State) -> Any:
+    """What an action returns; `Raised` if the code under proof raises, which is a finding."""
+    try:
+        return action(state)
+    except FAULTS_OF_OURS:
+        raise
+    except Exception as error:  # noqa: BLE001  (wrong code may fail in any way)
+        kind = type(error).__name__
+        return Raised(kind, f"{kind}: {error}")
 
 
 def check_replay(shape: Shape, action: Callable[[State], Any], path: Path) -> None:
@@ -28,7 +52,7 @@ def check_replay(shape: Shape, action: Callable[[State], Any], path: Path) -> No
         for name, value in describe(path.state, path.result).items()
     }
     state = make_state(shape, values_of(path.model))
-    plain = describe(state, action(state))
+    plain = describe(state, call(action, state))
     if symbolic != plain:
         names = [n for n in symbolic.keys() | plain.keys() if symbolic.get(n) != plain.get(n)]
         name = min(names)
@@ -62,8 +86,14 @@ def describe(state: State, result: Any) -> dict[str, Any]:
         seen["left"] = dict(scheduler.block_pool.num_left_tokens)
     for number, step in enumerate(state.steps):
         seen[f"step{number}"] = dict(step)
-    seen["result"] = describe_output(result) if isinstance(result, SchedulerOutput) else result
+    seen["result"] = _describe_result(result)
     return seen
+
+
+def _describe_result(result: Any) -> Any:
+    if isinstance(result, Raised):
+        return result.kind
+    return describe_output(result) if isinstance(result, SchedulerOutput) else result
 
 
 # In the order of `Request.save`.

@@ -17,8 +17,9 @@ from proofs.recheck import Recheck
 
 EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
 SCOPE = (
-    "bounded theorems cover the states that they name, unbounded ones any number of requests, "
-    "both any integers, under the assumptions of docs/proofs.md"
+    "bounded theorems cover the states that they name, unbounded ones any number of requests; both "
+    "any integers, but for what is explored state by state, and none of what is off by default "
+    "(drafts, adapters, grammars, pauses); assumptions: docs/proofs.md"
 )
 HEADLINES: dict[Verdict, str] = {
     "holds": "ok",
@@ -38,6 +39,8 @@ class Report:
     """None if cvc5 was not asked."""
     export: Export | None = None
     """None if nothing was exported."""
+    left: tuple[str, ...] = ()
+    """The theorems that Ctrl-C came before."""
 
     @property
     def verdict(self) -> Verdict:
@@ -45,7 +48,8 @@ class Report:
         verdicts = {outcome.verdict for outcome in self.outcomes} | self._verdicts_of_recheck()
         if "violated" in verdicts:
             return "violated"
-        return "undetermined" if "undetermined" in verdicts or not self.outcomes else "holds"
+        is_open = "undetermined" in verdicts or self.left or not self.outcomes
+        return "undetermined" if is_open else "holds"
 
     def to_text(self) -> str:
         """A table, the counterexamples, and a last line that says how far the verdict reaches."""
@@ -63,6 +67,8 @@ class Report:
         if self.export is not None:
             num_files = len(self.export.entries)
             lines.append(f"{num_files:,} obligations are in {self.export.folder}; see index.json")
+        if self.left:
+            lines.append(f"Ctrl-C came before {', '.join(self.left)}")
         headline = HEADLINES[self.verdict]
         return "\n".join([*lines, f"{headline} in {self.seconds:.1f} s; {SCOPE}"])
 
@@ -72,6 +78,7 @@ class Report:
             "verdict": self.verdict,
             "seconds": round(self.seconds, 3),
             "scope": SCOPE,
+            "interrupted_before": list(self.left),
             "theorems": [outcome.to_json() for outcome in self.outcomes],
         }
         if self.recheck is not None:
@@ -100,14 +107,14 @@ class Report:
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
     theorem, proof = outcome.theorem, outcome.proof
-    as_expected = " (as it should be)" if outcome.verdict == "holds" else ""
+    as_expected = " (as it should be)" if outcome.verdict == "holds" else " (it should not be)"
     return (
         theorem.name,
         theorem.scope,
         f"{proof.num_obligations:,}",
         f"{proof.num_paths:,}",
         f"{proof.seconds:.1f} s",
-        proof.verdict + (as_expected if proof.verdict == "refuted" else ""),
+        proof.verdict + (as_expected if "refuted" in {proof.verdict, theorem.expected} else ""),
     )
 
 

@@ -81,6 +81,8 @@ def make_solver() -> z3.Solver:
     solver.set("rlimit", LIMIT)
     # The older of z3's two ways to do arithmetic: twice as fast here.
     solver.set("arith.solver", 2)
+    # Ctrl-C is Python's: z3 would answer unknown, and nobody would stop.
+    solver.set("ctrl_c", False)
     return solver
 
 

@@ -88,6 +88,8 @@ class Prover:
         # Quantifiers are instantiated by their patterns only, so that answers come fast and alike.
         self._solver.set("auto_config", False)
         self._solver.set("mbqi", False)
+        # Ctrl-C is Python's: z3 would answer unknown, and nobody would stop.
+        self._solver.set("ctrl_c", False)
         CURRENT.brancher = self
         try:
             with contextlib.suppress(_UnprovedError):

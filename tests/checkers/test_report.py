@@ -85,7 +85,7 @@ def test_what_is_undetermined_is_not_called_ok():
     text, code = printed("text", HOLDS, UNKNOWN)
     last = text.splitlines()[-1]
     assert last.startswith("undetermined after ")
-    assert (True, 3) == (last.endswith("; ended early: is late"), code)
+    assert (True, 3) == (last.endswith("; see is late"), code)
     assert "ok in" not in text
 
 

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import attrs
@@ -12,7 +17,7 @@ from proofs.bounded import prove_bounded
 from proofs.cli import prove
 from proofs.export import open_export
 from proofs.mutants import MUTANTS, planted
-from proofs.prove import Outcome
+from proofs.prove import Outcome, prove_theorems
 from proofs.recheck import Recheck
 from proofs.report import Report
 from proofs.scenarios import ASYNC, SMALL_BLOCKS
@@ -54,7 +59,7 @@ def test_a_broken_theorem_exits_with_1():
         result = run(NAME)
     assert 1 == result.exit_code
     assert "FAILED" in result.output
-    assert "no run gets there" in result.output
+    assert "no run of requests like these gets there" in result.output
 
 
 def test_an_unknown_name_exits_with_2():
@@ -192,11 +197,41 @@ def test_a_file_is_no_place_to_export_to(tmp_path):
 
 
 def test_ctrl_c_decides_nothing(monkeypatch):
-    """Who is interrupted has found nothing: undetermined, and no finding."""
+    """Who is interrupted has found nothing: undetermined, and no finding; what is left is named."""
     monkeypatch.setattr("proofs.cli.prove_theorems", interrupt)
     result = run(NAME)
-    assert (3, "") == (result.exit_code, result.stdout)
-    assert "Ctrl-C" in result.stderr
+    assert 3 == result.exit_code
+    assert f"Ctrl-C came before {NAME}" in result.stdout
+    document = json.loads(run(NAME, "--format", "json").stdout)
+    assert ("undetermined", [NAME]) == (document["verdict"], document["interrupted_before"])
+
+
+def test_ctrl_c_keeps_what_is_proved(monkeypatch):
+    """What came out before is shown, and is not called ok."""
+    prove = prove_theorems
+
+    def prove_one_and_interrupt(theorems, **options):
+        yield from prove(theorems[:1], **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("proofs.cli.prove_theorems", prove_one_and_interrupt)
+    result = run(NAME, UNBOUNDED)
+    assert 3 == result.exit_code
+    assert re.search(rf"{NAME} .*proved", result.stdout)
+    assert f"Ctrl-C came before {UNBOUNDED}" in result.stdout
+
+
+def test_ctrl_c_reaches_us_in_the_middle_of_a_question():
+    """A solver that is interrupted stops the program; it does not answer that it does not know."""
+    code = f"import sys; sys.argv[1:] = ['{UNBOUNDED}']; import proofs.cli; proofs.cli.prove()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        time.sleep(2.5)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    # It may have been done before.
+    assert (3, True) == (process.returncode, "Ctrl-C came before" in output) or "proved" in output
 
 
 def test_an_interrupted_export_leaves_whole_files(tmp_path, monkeypatch):

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import attrs
 import pytest
 import z3
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proofs.actions import schedule, two_steps
+from proofs.bounded import prove_bounded
 from proofs.counterexample import ToldScheduler, explain, find_small_model, wishes_of
 from proofs.invariant import instances
+from proofs.mutants import MUTANTS, SCHEDULER, planted
 from proofs.replay import describe
 from proofs.symbolic.state import Shape, injected, make_state, values_of
 from proofs.symbolic.values import integer, term
+from proofs.theorems.max_num_seqs_is_kept import max_num_seqs_is_kept
 
 SHAPES = [
     Shape(num_running=2, num_waiting=2),
@@ -80,3 +84,22 @@ def test_an_explanation_shows_before_call_and_after(shape):
             line.startswith((f"  {name} RUNNING", f"  {name} WAITING", f"  {name} PREEMPTED"))
             for line in lines
         )
+
+
+def test_code_that_raises_is_refuted():
+    """Code under proof that raises is a finding, with state and error, and no fault of ours."""
+
+    def _admit(self, request, *arguments):
+        raise LookupError(f"no place for {request.request_id}")
+
+    small = max_num_seqs_is_kept.about(max_num_seqs_is_kept.scenarios[1:2])
+    with planted(attrs.evolve(MUTANTS["there_is_always_a_seat"], **as_admit(_admit))):
+        (proof,) = prove_bounded([small])
+    assert "refuted" == proof.verdict
+    assert "no call raises" == proof.failure.obligation
+    assert "the call raises LookupError: no place for r0" in proof.failure.lines[-1]
+
+
+def as_admit(method):
+    """What makes a mutant put a method in the place of `_admit`."""
+    return {"target": f"{SCHEDULER}._admit", "plant": lambda _: method}

@@ -169,7 +169,7 @@ def test_another_state_is_found_where_the_theorem_fails():
     never_so = {**HALF_WAY, "num_free_blocks": 1}
     way = find_way(start_of(LONE, never_so, with_two_tokens))
     assert "elsewhere" == way.kind
-    assert way.sentence.startswith("no run gets there")
+    assert way.sentence.startswith("no run of requests like these gets there")
     assert ["1", "2-3", "4"] == [line.split()[0] for line in way.run[1:]]
 
 
