@@ -6,6 +6,7 @@ finding and never a fault of ours.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 import sys
@@ -208,7 +209,7 @@ class _Watchdog:
             signal.signal(signal.SIGALRM, old)
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:
-        is_running = self._called_at and frame is not None and not _is_ours(frame)
+        is_running = self._called_at and frame is not None and not _is_untouchable(frame)
         if is_running and 0 < self._limit_s < time.monotonic() - self._called_at:
             self._interrupt(frame)
 
@@ -269,6 +270,16 @@ def _format_place(trace: TracebackType | None) -> str:
     return "".join(traceback.format_list(lines))
 
 
-def _is_ours(frame: FrameType) -> bool:
-    """Whether the engine has just returned, or is about to be called."""
-    return frame.f_code.co_qualname.startswith(("_guard.", "_Watchdog."))
+def _is_untouchable(frame: FrameType) -> bool:
+    """Whether the engine has just returned, or is about to be called, or memory is cleared up.
+
+    A collector's callback runs in the middle of some instruction. Who is interrupted there swallows
+    it, and the interpreter may not survive that a trace begins there; the next tick comes soon.
+    """
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    above: FrameType | None = frame
+    while above is not None and above.f_code.co_filename != __file__:
+        if above.f_code in callbacks:
+            return True
+        above = above.f_back
+    return above is None or above.f_code.co_qualname.startswith(("_guard.", "_Watchdog."))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Generator
 from typing import Any
@@ -33,16 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-skip", action="store_true", help="fail a test that would skip, with its reason"
     )
-
-
-def pytest_collection_finish() -> None:
-    """Spares the collector all that was imported for a whole suite.
-
-    Else a collection takes so long that an engine is interrupted in the middle of one, inside of a
-    collector's callback, which the interpreter does not always survive.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

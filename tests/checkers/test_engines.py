@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
+from checkers import engines
 from checkers.engines import Engine, hang_alarms, load_engine
 from checkers.errors import EngineFault, HarnessError
 from spec.interface import ModelRunnerOutput, NewRequest, RequestStatus, SchedulerOutput
@@ -135,6 +138,52 @@ def test_an_interrupted_engine_leaves_nothing_behind(make):
         assert {} == build(ReferenceScheduler).schedule().num_scheduled_tokens
     assert trace is sys.gettrace()
     assert (0.0, 0.0) == signal.getitimer(signal.ITIMER_REAL)
+
+
+def test_nobody_is_interrupted_while_memory_is_cleared_up():
+    """A collector's callback takes as long as it likes, and what comes after it is interrupted."""
+    phases, interruptions = [], []
+
+    def callback(phase, info):
+        try:
+            if not phases:
+                time.sleep(0.3)
+        except BaseException as error:  # noqa: BLE001  (what interrupts is no Exception)
+            interruptions.append(error)
+        phases.append(phase)
+
+    class CollectsAndHangs(ReferenceScheduler):
+        def schedule(self):
+            gc.collect()
+            while True:
+                pass
+
+    gc.callbacks.append(callback)
+    try:
+        assert "engine_hangs" == fault_of(CollectsAndHangs, "schedule", time_limit_s=0.1).name
+    finally:
+        gc.callbacks.remove(callback)
+    assert ["start", "stop"] == phases[:2]
+    assert [] == interruptions
+
+
+def test_an_engine_that_has_returned_is_not_interrupted(monkeypatch):
+    """Whatever runs while the watchdog is told that a call is over does not count as the call."""
+    stop, taken = engines._Watchdog.stop, []
+
+    def take_a_while():
+        time.sleep(0.3)
+        taken.append(True)
+
+    def stop_slowly(self):
+        take_a_while()
+        stop(self)
+
+    monkeypatch.setattr(engines._Watchdog, "stop", stop_slowly)
+    engine = Engine("quick", ReferenceScheduler, 0.1).build(TINY.scheduler)
+    with hang_alarms():
+        assert {} == engine.schedule().num_scheduled_tokens
+    assert [True] * 2 == taken
 
 
 def test_alarms_may_be_nested():
