@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proofs.mutants import Method, mutant
+from checkers.planting import Method
+from proofs.mutants import mutant
 
 ENGINE = "impl.scheduler:FastScheduler"
 ENGINE_POOL = "impl.block_pool:BlockPool"

@@ -6,16 +6,14 @@ breaks says nothing.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from attrs import frozen
 
+from checkers.planting import Method, planted_at
 from proofs.theorem import first_line
-
-Method = Callable[..., Any]
 
 
 @frozen
@@ -48,18 +46,9 @@ def mutant(target: str) -> Callable[[Callable[[Method], Method]], Callable[[Meth
     return register
 
 
-@contextmanager
-def planted(wrong: Mutant) -> Iterator[None]:
-    """Makes the spec wrong for as long as the block lasts."""
-    module, _, path = wrong.target.partition(":")
-    owner_name, method = path.split(".")
-    owner = getattr(importlib.import_module(module), owner_name)
-    original = vars(owner)[method]
-    setattr(owner, method, wrong.plant(original))
-    try:
-        yield
-    finally:
-        setattr(owner, method, original)
+def planted(wrong: Mutant) -> AbstractContextManager[None]:
+    """Makes the code under proof wrong for as long as the block lasts."""
+    return planted_at(wrong.target, wrong.plant)
 
 
 SCHEDULER = "spec.scheduler:ReferenceScheduler"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkers.planting import Method
 from impl.block_pool import NO_HIT
-from proofs.mutants import Method, mutant
+from proofs.mutants import mutant
 
 QUEUE = "impl.free_block_queue:FreeBlockQueue"
 POOL = "impl.block_pool:BlockPool"

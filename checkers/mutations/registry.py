@@ -7,18 +7,16 @@ docstrings.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import reduce
-from typing import Any, Literal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Literal
 
 from attrs import frozen
 
 from checkers.configs import Setting, change_setting, load_settings
 from checkers.liveness import NAME
+from checkers.planting import Method, planted_at
 
-Method = Callable[..., Any]
 Checker = Literal["search", "liveness"]
 """Random walks in lockstep with the spec, or the states of a setting and their loops."""
 
@@ -93,15 +91,6 @@ def mutation(
     return register
 
 
-@contextmanager
-def planted(wrong: Mutation) -> Iterator[None]:
+def planted(wrong: Mutation) -> AbstractContextManager[None]:
     """Puts a bug into our engine for as long as the block lasts."""
-    module_name, _, path = wrong.target.partition(":")
-    *owners, method = path.split(".")
-    owner: Any = reduce(getattr, owners, importlib.import_module(module_name))
-    original = getattr(owner, method)
-    setattr(owner, method, wrong.plant(original))
-    try:
-        yield
-    finally:
-        setattr(owner, method, original)
+    return planted_at(wrong.target, wrong.plant)

@@ -23,8 +23,9 @@ import spec.block_pool
 from impl.block_pool import BlockPool, CacheHit
 from impl.request import Request
 from impl.scheduler import FastScheduler
+from proofs.symbolic.lending import lend, lend_all
 from proofs.symbolic.pools import PublicationPool
-from proofs.symbolic.state import PromptOfLength, State
+from proofs.symbolic.state import BUILTINS, PromptOfLength, State
 from proofs.symbolic.values import any_of, choose, symbolic_len, symbolic_max, symbolic_min
 from spec.block_pool import CountedBlockPool
 from spec.interface import NewRequest, SchedulerConfig
@@ -164,7 +165,7 @@ def make_engine(state: State) -> FastScheduler:
     """Builds our engine in the state that a state of the spec describes."""
     scheduler = state.scheduler
     pool = CountedEnginePool(scheduler.config, _copy(scheduler.block_pool))
-    with _lend(impl.scheduler, {"BlockPool": lambda _: pool}):
+    with lend(impl.scheduler, BlockPool=lambda _: pool):
         engine = FastScheduler(scheduler.config)
     engine.finished_req_ids = list(scheduler.finished_req_ids)
     for each in scheduler.requests.values():
@@ -274,43 +275,13 @@ def _no_tokens(tokens: Any) -> list[int]:
     return []
 
 
-LENT: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
-    (
-        impl.scheduler,
-        {"min": symbolic_min, "max": _max, "len": symbolic_len, "range": _range},
-    ),
-    (
-        impl.block_pool,
-        {"min": symbolic_min, "max": symbolic_max, "len": symbolic_len, "range": _no_range},
-    ),
-    (
-        impl.request,
-        {
-            "min": symbolic_min,
-            "len": symbolic_len,
-            "list": _no_tokens,
-            "frozenset": StopTokens,
-        },
-    ),
-)
+LENT: dict[ModuleType, dict[str, Any]] = {
+    impl.scheduler: {**BUILTINS, "max": _max, "range": _range},
+    impl.block_pool: {**BUILTINS, "range": _no_range},
+    impl.request: {**BUILTINS, "list": _no_tokens, "frozenset": StopTokens},
+}
 
 
-@contextlib.contextmanager
-def lent() -> Iterator[None]:
-    """Lends our engine's modules what takes symbols, and plain numbers too; takes it back."""
-    with contextlib.ExitStack() as stack:
-        for module, names in LENT:
-            stack.enter_context(_lend(module, names))
-        yield
-
-
-@contextlib.contextmanager
-def _lend(module: ModuleType, names: dict[str, Any]) -> Iterator[None]:
-    kept = {name: vars(module)[name] for name in names if name in vars(module)}
-    vars(module).update(names)
-    try:
-        yield
-    finally:
-        for name in names:
-            del vars(module)[name]
-        vars(module).update(kept)
+def lent() -> contextlib.AbstractContextManager[None]:
+    """Lends our engine's modules what takes symbols, and plain numbers too."""
+    return lend_all(LENT)

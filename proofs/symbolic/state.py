@@ -8,7 +8,7 @@ model says. `injected` lends the spec the `min`, `max` and `len` that do not for
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ import spec.request
 import spec.request_queue
 import spec.scheduler
 from proofs.invariant import StepTokens
+from proofs.symbolic.lending import lend_all
 from proofs.symbolic.overheard import OverheardScheduler
 from proofs.symbolic.pools import AnyHitsPool, PublicationPool
 from proofs.symbolic.values import (
@@ -213,16 +214,6 @@ def values_of(model: z3.ModelRef) -> Numbers:
     return lambda name: value_in(model, integer(name))
 
 
-@contextlib.contextmanager
-def injected() -> Iterator[None]:
-    """Lends the spec's modules the `min`, `max` and `len` that take symbols; takes them back."""
-    for module in SPEC_MODULES:
-        for name, function in BUILTINS.items():
-            assert name not in vars(module), f"{module.__name__} has a `{name}` already"
-            setattr(module, name, function)
-    try:
-        yield
-    finally:
-        for module in SPEC_MODULES:
-            for name in BUILTINS:
-                delattr(module, name)
+def injected() -> contextlib.AbstractContextManager[None]:
+    """Lends the spec's modules the `min`, `max` and `len` that take symbols."""
+    return lend_all(dict.fromkeys(SPEC_MODULES, BUILTINS))

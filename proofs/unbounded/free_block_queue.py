@@ -18,12 +18,12 @@ from attrs import define
 import impl.free_block_queue
 from impl.free_block_queue import FreeBlockQueue
 from proofs.symbolic.heap import NOWHERE, Cell, Memory, SymList
+from proofs.symbolic.lending import lend
 from proofs.symbolic.loops import Loop
 from proofs.symbolic.prover import FrameError, Prover
 from proofs.symbolic.values import all_of, term
 from proofs.unbounded.local_loops import EARLIER, cut_with_local
 from proofs.unbounded.pool import Block
-from proofs.unbounded.state import lend
 
 FREE, GIVEN = 1, 2
 """Lists: the free queue, and the blocks that are about to join it."""
@@ -210,9 +210,10 @@ class SymbolicQueue(FreeBlockQueue):
     def watched(self) -> Iterator[None]:
         """Lends the queue's module what takes symbols; checks that nothing else is written."""
         start, attributes = self.memory.snapshot(), set(vars(self))
-        with (
-            lend(impl.free_block_queue, "len", lambda container: container.symbolic_len()),
-            lend(impl.free_block_queue, "range", lambda num: _Taking(self, num)),
+        with lend(
+            impl.free_block_queue,
+            len=lambda container: container.symbolic_len(),
+            range=lambda num: _Taking(self, num),
         ):
             try:
                 yield

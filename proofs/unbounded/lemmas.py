@@ -13,12 +13,12 @@ from typing import Any
 import z3
 
 import spec.stop
+from proofs.symbolic.lending import lend
 from proofs.symbolic.prover import Prover
 from proofs.symbolic.values import CURRENT, SymInt, all_of, implies
 from proofs.unbounded.state import (
     SYNCHRONOUS,
     SymbolicScheduler,
-    lend,
     make_scheduler,
     may_be_stop,
 )
@@ -88,6 +88,6 @@ def _show_stop(prover: Prover) -> None:
     request: Any = scheduler.see(prover.any_integer("request").term)
     token_id: Any = prover.any_integer("token")
     prover.place = "a sampled token"
-    with lend(spec.stop, "ends_in_repetition", lambda *_: prover.any_truth("repeats itself")):
+    with lend(spec.stop, ends_in_repetition=lambda *_: prover.any_truth("repeats itself")):
         status = check_stop(request, token_id, scheduler.config)
     prover.oblige("ends it, or leaves room", may_be_stop(request, status, scheduler.config))

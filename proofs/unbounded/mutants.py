@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proofs.mutants import SCHEDULER, Method, mutant
+from checkers.planting import Method
+from proofs.mutants import SCHEDULER, mutant
 from spec.block_pool import NO_HIT
 
 POOL = "spec.block_pool:BlockPool"

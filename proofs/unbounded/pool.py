@@ -24,11 +24,12 @@ from proofs.symbolic.heap import (
     facts_of_sums,
     sum_of,
 )
+from proofs.symbolic.lending import lend
 from proofs.symbolic.loops import Loop, cut_elements
 from proofs.symbolic.pools import AnyHitsPool
 from proofs.symbolic.prover import Prover
 from proofs.symbolic.values import SymBool, SymInt, all_of, implies, symbolic_len, term
-from proofs.unbounded.state import AnySet, lend
+from proofs.unbounded.state import AnySet
 from spec.block_pool import BlockPool, CacheHit, CountedBlockPool
 
 FREE, HELD = 1, 2
@@ -415,14 +416,10 @@ def _cut(
     return cut_elements(loop, "cursor", container)
 
 
-@contextlib.contextmanager
-def _injected(pool: SymbolicBlockPool) -> Iterator[None]:
-    lent = {
-        "len": symbolic_len,
-        "range": lambda num: _Range(pool, num),
-        "reversed": lambda table: _Reversed(pool, table.lo, table.hi),
-    }
-    with contextlib.ExitStack() as stack:
-        for name, value in lent.items():
-            stack.enter_context(lend(spec.block_pool, name, value))
-        yield
+def _injected(pool: SymbolicBlockPool) -> contextlib.AbstractContextManager[None]:
+    return lend(
+        spec.block_pool,
+        len=symbolic_len,
+        range=lambda num: _Range(pool, num),
+        reversed=lambda table: _Reversed(pool, table.lo, table.hi),
+    )

@@ -7,7 +7,6 @@ Entry point: `make_scheduler`. It is the class of the spec, or a mutant of it, w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import attrs
@@ -32,15 +31,15 @@ from proofs.symbolic.heap import (
     View,
     sum_of,
 )
+from proofs.symbolic.lending import lend_all
 from proofs.symbolic.pools import AnyHitsPool
 from proofs.symbolic.prover import Prover
+from proofs.symbolic.state import BUILTINS
 from proofs.symbolic.values import (
     SymBool,
     SymInt,
     all_of,
     any_of,
-    symbolic_len,
-    symbolic_max,
     symbolic_min,
     term,
 )
@@ -451,11 +450,9 @@ def may_be_stop(request: Any, status: Any, config: Any) -> Any:
     return any_of(all_of(status == request.status, has_room), is_final)
 
 
-@contextlib.contextmanager
-def injected(scheduler: SymbolicScheduler) -> Iterator[None]:
-    """Lends the modules of the spec what takes symbols in place of what does not; takes it back."""
+def injected(scheduler: SymbolicScheduler) -> contextlib.AbstractContextManager[None]:
+    """Lends the modules of the spec what takes symbols in place of what does not."""
     memory, prover = scheduler.memory, scheduler.prover
-    builtins = {"min": symbolic_min, "max": symbolic_max, "len": symbolic_len}
 
     def arrive(new: Any) -> View:
         request = scheduler.see(term(new.request_id))
@@ -463,9 +460,9 @@ def injected(scheduler: SymbolicScheduler) -> Iterator[None]:
         return request
 
     lent: dict[Any, dict[str, Any]] = {
-        spec.request: builtins,
-        spec.request_queue: builtins,
-        spec.scheduler: builtins
+        spec.request: BUILTINS,
+        spec.request_queue: BUILTINS,
+        spec.scheduler: BUILTINS
         | {
             "SchedulerOutput": lambda: SymbolicOutput(memory),
             "Request": arrive,
@@ -475,23 +472,4 @@ def injected(scheduler: SymbolicScheduler) -> Iterator[None]:
         },
         proofs.invariant: {"cdiv": blocks_for},
     }
-    with contextlib.ExitStack() as stack:
-        for module, names in lent.items():
-            for name, value in names.items():
-                stack.enter_context(lend(module, name, value))
-        yield
-
-
-@contextlib.contextmanager
-def lend(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Puts a value in the place of a name of a module for a while."""
-    names = vars(module)
-    is_builtin, kept = name not in names, names.get(name)
-    names[name] = value
-    try:
-        yield
-    finally:
-        if is_builtin:
-            del names[name]
-        else:
-            names[name] = kept
+    return lend_all(lent)

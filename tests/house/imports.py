@@ -46,6 +46,7 @@ RULES = {
             "checkers.configs",
             "checkers.explain",
             "checkers.explore",
+            "checkers.planting",
             "checkers.progress",
             "checkers.table",
         ),

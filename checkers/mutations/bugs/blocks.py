@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from checkers.mutations.registry import Method, mutation
+from checkers.mutations.registry import mutation
+from checkers.planting import Method
 
 
 @mutation(

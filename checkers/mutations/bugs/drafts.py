@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkers.mutations.registry import Method, mutation
+from checkers.mutations.registry import mutation
+from checkers.planting import Method
 
 
 @mutation(

@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from checkers.mutations.registry import Method, mutation
+from checkers.mutations.registry import mutation
+from checkers.planting import Method
 
 
 @mutation(
