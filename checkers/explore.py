@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, field, frozen
 
@@ -189,16 +189,7 @@ class Explorer:
 
     def path_to(self, state: Snapshot, number: int) -> list[Action]:
         """The run through `state` and its action `number`, from the empty scheduler."""
-        return concretize(self.setting, [*self._numbers_to(state), number])
-
-    def _numbers_to(self, state: Snapshot) -> list[int]:
-        numbers: list[int] = []
-        parent = self.parents[state]
-        while parent is not None:
-            state, number = parent
-            numbers.append(number)
-            parent = self.parents[state]
-        return numbers[::-1]
+        return concretize(self.setting, [*numbers_to(self.parents, state), number])
 
     def _find_lasso(self) -> Lasso | None:
         """A shortest way to a state of which the explored part has a quiet cycle, and that."""
@@ -207,7 +198,7 @@ class Explorer:
             return None
         place, numbers = found
         state = list(self.parents)[place]
-        return make_lasso(self.setting, self._numbers_to(state), numbers)
+        return make_lasso(self.setting, numbers_to(self.parents, state), numbers)
 
 
 class StateView:
@@ -283,6 +274,19 @@ def make_lasso(setting: Setting, way_in: list[int], loop: list[int]) -> Lasso:
 
 def _names_in(run: SpecModel) -> list[str]:
     return [request.request_id for request in canonical_order(run)]
+
+
+def numbers_to(
+    parents: Mapping[Snapshot, tuple[Snapshot, int] | None], state: Snapshot
+) -> list[int]:
+    """The way to a state, as numbers of the actions that were taken; the first has no parent."""
+    numbers: list[int] = []
+    parent = parents[state]
+    while parent is not None:
+        state, number = parent
+        numbers.append(number)
+        parent = parents[state]
+    return numbers[::-1]
 
 
 def concretize(setting: Setting, numbers: list[int]) -> list[Action]:

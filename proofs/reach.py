@@ -18,14 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, permutations
-from operator import attrgetter
 from typing import Literal
 
 import z3
 from attrs import define, field, frozen
 
 from checkers.configs import Setting
-from checkers.explore import concretize, make_root
+from checkers.explore import concretize, make_root, numbers_to
 from checkers.table import table_of
 from proofs.findable import FindablePool
 from proofs.invariant import StepTokens
@@ -34,7 +33,7 @@ from proofs.symbolic.state import Shape, State, make_state, values_of
 from spec.block_pool import CountedBlockPool
 from spec.interface import EngineCoreOutput, NewRequest, Observation, SchedulerOutput
 from spec.model import Action, Environment
-from spec.request import Request
+from spec.request import Request, get_counters
 from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze, rewind, save, thaw
 
 MAX_STATES = 20_000
@@ -158,18 +157,6 @@ class _Row:
         return cls(action, outcome.output, outcome.results, model.scheduler.observe())
 
 
-_counters_of = attrgetter(
-    "status",
-    "num_output_tokens",
-    "num_computed_tokens",
-    "num_in_flight_tokens",
-    "num_stale_output_tokens",
-    "num_output_placeholders",
-    "num_blocks",
-)
-"""All that may change in a request's life and decides something."""
-
-
 @define
 class _Goal:
     """The failing state, and how to know it when a run comes by."""
@@ -246,7 +233,7 @@ class _Goal:
         ours = self.state.scheduler
         return (
             len(scheduler.running) == len(ours.running)
-            and list(map(_counters_of, order)) == list(map(_counters_of, self.requests))
+            and list(map(get_counters, order)) == list(map(get_counters, self.requests))
             and [model.live[request.request_id].shape for request in order] == self.shapes
             and scheduler.block_pool.num_free_blocks == ours.block_pool.num_free_blocks
             and self._parts([step.output.num_scheduled_tokens for step in model.in_flight], order)
@@ -368,15 +355,6 @@ class _Search:
 
     def _look(self, model: SpecModel, value: Snapshot) -> None:
         if self.found is None and self.goal.is_met_by(model):
-            self.found = self._run_to(value)
+            self.found = numbers_to(self.parents, value)
         elif self.elsewhere is None and self.goal.is_rivalled_by(model):
-            self.elsewhere = self._run_to(value)
-
-    def _run_to(self, state: Snapshot) -> list[int]:
-        numbers: list[int] = []
-        parent = self.parents[state]
-        while parent is not None:
-            state, number = parent
-            numbers.append(number)
-            parent = self.parents[state]
-        return numbers[::-1]
+            self.elsewhere = numbers_to(self.parents, value)

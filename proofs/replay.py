@@ -16,6 +16,7 @@ from proofs.symbolic.pools import PublicationPool
 from proofs.symbolic.state import PromptOfLength, Shape, State, make_state, values_of
 from proofs.symbolic.values import SymBool, SymInt, UnsupportedError, value_in
 from spec.interface import SchedulerOutput
+from spec.request import CHANGING
 
 
 class ReplayError(Exception):
@@ -78,7 +79,7 @@ def describe(state: State, result: Any) -> dict[str, Any]:
         "granted": list(scheduler.heard.granted),
     }
     for request in scheduler.requests.values():
-        for name, value in zip(COUNTERS, request.save(), strict=True):
+        for name, value in zip(CHANGING, request.save(), strict=True):
             is_prompt = isinstance(value, PromptOfLength)
             seen[f"{request.request_id}.{name}"] = value.num_tokens if is_prompt else value
     if isinstance(scheduler.block_pool, PublicationPool):
@@ -94,24 +95,6 @@ def _describe_result(result: Any) -> Any:
     if isinstance(result, Raised):
         return result.kind
     return describe_output(result) if isinstance(result, SchedulerOutput) else result
-
-
-# In the order of `Request.save`.
-COUNTERS = (
-    "status",
-    "token_ids",
-    "num_output_tokens",
-    "num_computed_tokens",
-    "num_in_flight_tokens",
-    "num_stale_output_tokens",
-    "num_output_placeholders",
-    "num_preemptions",
-    "num_draft_tokens",
-    "draft_token_ids",
-    "is_prefill_chunk",
-    "num_blocks",
-    "block_ids",
-)
 
 
 def describe_output(output: SchedulerOutput) -> dict[str, Any]:

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from spec.interface import NewRequest, RepetitionDetection, RequestStatus
+
+CHANGING = (
+    "status",
+    "token_ids",
+    "num_output_tokens",
+    "num_computed_tokens",
+    "num_in_flight_tokens",
+    "num_stale_output_tokens",
+    "num_output_placeholders",
+    "num_preemptions",
+    "num_draft_tokens",
+    "draft_token_ids",
+    "is_prefill_chunk",
+    "num_blocks",
+    "block_ids",
+)
+"""All that may change in a request's life."""
+COUNTERS = (
+    "status",
+    "num_output_tokens",
+    "num_computed_tokens",
+    "num_in_flight_tokens",
+    "num_stale_output_tokens",
+    "num_output_placeholders",
+    "num_draft_tokens",
+    "num_blocks",
+)
+"""Those of them that decide something: the others are content, or follow from these."""
+get_changing = attrgetter(*CHANGING)
+get_counters = attrgetter(*COUNTERS)
 
 
 class Request:
@@ -104,22 +135,8 @@ class Request:
         self.num_draft_tokens = len(draft_token_ids)
 
     def save(self) -> tuple[Any, ...]:
-        """Returns all that may change in a request's life, for `restore`."""
-        return (
-            self.status,
-            self.token_ids,
-            self.num_output_tokens,
-            self.num_computed_tokens,
-            self.num_in_flight_tokens,
-            self.num_stale_output_tokens,
-            self.num_output_placeholders,
-            self.num_preemptions,
-            self.num_draft_tokens,
-            self.draft_token_ids,
-            self.is_prefill_chunk,
-            self.num_blocks,
-            self.block_ids,
-        )
+        """Returns all that may change in a request's life, as `CHANGING` names it."""
+        return get_changing(self)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Undoes whatever happened since `save`."""

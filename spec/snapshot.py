@@ -10,7 +10,6 @@ Left out of the value on purpose: what only ever grows or is only reported (`num
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -25,7 +24,7 @@ from spec.model import (
     Model,
     StepInFlight,
 )
-from spec.request import Request
+from spec.request import Request, get_counters
 from spec.scheduler import ReferenceScheduler
 
 Snapshot = tuple[Any, ...]
@@ -69,18 +68,6 @@ class SpecModel(Model):
         return action
 
 
-_counters_of = attrgetter(
-    "status",
-    "num_output_tokens",
-    "num_computed_tokens",
-    "num_in_flight_tokens",
-    "num_stale_output_tokens",
-    "num_output_placeholders",
-    "num_draft_tokens",
-    "num_blocks",
-)
-
-
 def canonical_order(model: SpecModel) -> list[Request]:
     """The live requests by queue order, running first: a state's names are the places in it."""
     return model.scheduler.running + model.scheduler.waiting.items
@@ -90,7 +77,7 @@ def freeze(model: SpecModel) -> Snapshot:
     """Returns the canonical value of a state."""
     scheduler, live = model.scheduler, model.live
     order = scheduler.running + scheduler.waiting.items
-    requests = tuple(map(_counters_of, order))
+    requests = tuple(map(get_counters, order))
     shapes = tuple([live[r.request_id].shape for r in order])
     in_flight: Snapshot = ()
     if model.in_flight:
