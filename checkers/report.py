@@ -11,7 +11,7 @@ import re
 import shlex
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rich.markup import escape
 from checkers.counterexample import Counterexample
 from checkers.run import Verdict
 from checkers.table import describe_breach, table_of
+from spec.registry import INVARIANTS
 
 EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
 FAULT_EXIT_CODE = 2
@@ -179,6 +180,8 @@ def _print_counterexample(found: Counterexample, path: Path | None, console: Con
     where = "not written" if path is None else str(path)
     _print(console, f"  --> {escape(where)} ({escape(describe_size(found))})")
     _print(console, f"  {escape(describe_origin(found))}")
+    for line in describe_rule(found):
+        _print(console, f"  {escape(line)}")
     for line in table_of(found.steps, found.config.num_blocks, found.loop_start):
         _print(console, f"  {escape(line)}")
     for line in describe_breach(found.breaches):
@@ -201,6 +204,12 @@ def describe_origin(found: Counterexample) -> str:
     parts += [f"{found.max_in_flight} steps in flight"] if config.async_scheduling else []
     parts += [] if found.seed is None else [f"walk {found.seed}"]
     return ", ".join(parts)
+
+
+def describe_rule(found: Counterexample) -> Iterator[str]:
+    """After which code of a real engine the rule is made, where it is an invariant."""
+    if found.breach.name in INVARIANTS:
+        yield f"rule after {INVARIANTS[found.breach.name].source}"
 
 
 def describe_size(found: Counterexample) -> str:
@@ -320,6 +329,7 @@ def text_of(check: Check) -> Iterable[str]:
     if found is not None:
         yield f"{found.breach.name}: {found.breach.rule}"
         yield describe_origin(found)
+        yield from describe_rule(found)
         yield from table_of(found.steps, found.config.num_blocks, found.loop_start)
         yield from describe_breach(found.breaches)
     yield from check.findings

@@ -303,9 +303,8 @@ def _describe_rule(example: Example) -> Iterator[str]:
     is_new = example.kind == "introduced"
     if not is_new:
         yield make_line("rule", found.breach.rule)
-    if found.breach.name in INVARIANTS:
-        yield make_line("source", INVARIANTS[found.breach.name].source)
-    if not is_new:
+        if found.breach.name in INVARIANTS:
+            yield make_line("source", INVARIANTS[found.breach.name].source)
         yield make_line("run", f"{describe_size(found)}, {describe_origin(found)}")
 
 

@@ -384,12 +384,14 @@ def test_the_report_reads_well_as_text_and_markdown(tmp_path):
     write_toy(tmp_path)
     (tmp_path / "change.diff").write_text(diff_of(TOY, changed(FORGETS)))
     text = patch(tmp_path, tmp_path / "change.diff", form="text").stdout
-    assert f"introduced  {LOST}\n  source      vllm/v1/core" in text
+    assert f"introduced  {LOST}\n" in text
+    assert "  rule after vllm/v1/core" in text
     assert "which fails again on head only" in text
     assert f"error[{LOST}]: Every live request" in text
     markdown = patch(tmp_path, tmp_path / "change.diff", form="markdown").stdout
     assert markdown.startswith("## schedcheck patch: violated\n")
     assert f"### ❌ introduced  {LOST}\n" in markdown
+    assert "\nrule after vllm/v1/core" in markdown
     assert 0 == markdown.count("```") % 2
     table = text[text.index("  #  action") : text.index("  Then")]
     assert "\n".join(line[2:] for line in table.splitlines()) in markdown
