@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from checkers.cli import main
+from checkers.mutations import bugs  # noqa: F401, importing it registers the bugs
+from checkers.mutations.registry import MUTATIONS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -28,6 +30,11 @@ def test_the_readme_shows_what_explore_prints(shown: str, setting: str, tmp_path
     rows = [line for line in shown.splitlines() if not line.startswith("  -->")]
     missing = [row for row in rows if not any(is_shown(row, line) for line in printed)]
     assert (1, []) == (result.exit_code, missing)
+
+
+def test_the_readme_counts_the_planted_bugs() -> None:
+    """As many bugs are planted as the README says."""
+    assert f"`schedcheck mutate` plants {len(MUTATIONS)} in our engine" in " ".join(README.split())
 
 
 def is_shown(row: str, printed: str) -> bool:
