@@ -1,66 +1,40 @@
 """The reference scheduler. START HERE.
 
-`schedule` decides what one step computes, `update_from_output` settles what it produced. Every loop
-of `schedule` is `while self._rule(): pass`; a *rule* does one thing to one request and returns
-whether to look again. Effects (grant, preempt, admit, finish) are methods of their own, so that a
-monitor can wrap them, and everything is written on plain integers, so that a proof can run the same
-code on symbols.
+`schedule` decides what one step computes; `update_from_output`, in `spec.lifecycle`, settles what
+it produced. Every loop of `schedule` is `while self._rule(): pass`; a *rule* does one thing to one
+request and returns whether to look again. Effects (grant, preempt, admit, finish) are methods of
+their own, so that a monitor can wrap them, and everything is written on plain integers, so that a
+proof can run the same code on symbols.
 
-Source: vllm/v1/core/sched/scheduler.py: schedule, _update_after_schedule, update_from_output; the
-details that recordings forced on us stand at each rule.
+Source: vllm/v1/core/sched/scheduler.py: schedule, _update_after_schedule; the details that
+recordings forced on us stand at each rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from spec.block_pool import NO_HIT, CacheHit, CountedBlockPool, make_block_pool
+from spec.block_pool import NO_HIT, CacheHit, CountedBlockPool
 from spec.interface import (
-    FINISH_REASON,
-    REFUSED,
     CachedRequestData,
-    EngineCoreOutput,
-    ModelRunnerOutput,
-    NewRequest,
     NewRequestData,
     Observation,
-    PauseState,
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
 )
+from spec.lifecycle import RequestLifecycle
 from spec.observe import observe
 from spec.request import Request, is_served_after
-from spec.request_queue import make_request_queue
-from spec.slots import has_partial_prefill_slot, has_slot, may_outgrow_pool
-from spec.stop import check_stop
+from spec.slots import has_partial_prefill_slot, has_slot
 
 
-class ReferenceScheduler:
+class ReferenceScheduler(RequestLifecycle):
     """What is right: one scheduling step, written to be read."""
 
     def __init__(self, config: SchedulerConfig, block_pool: CountedBlockPool | None = None) -> None:
-        self.config = config
-        self.block_pool: CountedBlockPool = block_pool or make_block_pool(config)
-        # Every live request, in the order of arrival.
-        self.requests: dict[str, Request] = {}
-        self.waiting = make_request_queue(config.policy)
-        self.running: list[Request] = []
-        # Finished since the last `schedule`, in order; the next one tells the worker.
-        self.finished_req_ids: list[str] = []
-        self.pause_state: PauseState = "unpaused"
+        super().__init__(config, block_pool)
         self._begin_step()
 
     # ---- what may happen to a scheduler ----------------------------------------------------------
-
-    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
-        """Puts a request into the waiting queue; one that is refused is answered at once."""
-        request = Request(new)
-        if self.config.reject_too_large and may_outgrow_pool(self.config, request):
-            return EngineCoreOutput(request.request_id, [], REFUSED)
-        self.requests[request.request_id] = request
-        self.waiting.add_request(request)
-        return None
 
     def schedule(self) -> SchedulerOutput:
         """Decides what one step computes: running requests first, then the head of waiting."""
@@ -78,59 +52,6 @@ class ReferenceScheduler:
         for request in self.running:
             self._advance(request)
         return self._end_step()
-
-    def update_from_output(
-        self, output: SchedulerOutput, result: ModelRunnerOutput
-    ) -> dict[int, list[EngineCoreOutput]]:
-        """Settles a step: appends the sampled tokens, stops requests, reports to each client."""
-        results: dict[int, list[EngineCoreOutput]] = {}
-        for request_id, num_scheduled_tokens in output.num_scheduled_tokens.items():
-            # Else it was aborted, or has stopped, while the step was in flight.
-            if request_id in self.requests:
-                if request_id in output.scheduled_spec_decode_tokens:
-                    self._roll_back(
-                        self.requests[request_id],
-                        len(output.scheduled_spec_decode_tokens[request_id]),
-                        len(result.sampled_token_ids[request_id]),
-                    )
-                self._settle(
-                    self.requests[request_id],
-                    num_scheduled_tokens,
-                    result.sampled_token_ids[request_id],
-                    results,
-                )
-        return results
-
-    def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
-        """Ends requests from outside, whatever they are doing; unknown ids are ignored."""
-        for request_id in request_ids:
-            if request_id in self.requests:
-                self._finish(self.requests[request_id], finished_status)
-
-    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
-        """Takes the drafts for the next step.
-
-        They follow on a sampled token, so whoever is in the middle of its prompt has none; ids of
-        the dead are ignored.
-        """
-        for request_id, token_ids in draft_token_ids.items():
-            if request_id in self.requests:
-                request = self.requests[request_id]
-                if request.status == RequestStatus.RUNNING and not request.is_prefill_chunk:
-                    request.set_drafts(token_ids)
-                else:
-                    request.set_drafts([])
-
-    def set_pause_state(self, pause_state: PauseState) -> None:
-        """Stops planning, or goes on with it; running requests keep all that they have."""
-        self.pause_state = pause_state
-
-    def grammar_ready(self, request_id: str) -> None:
-        """Lets a request whose grammar is compiled be admitted; unknown ids are ignored."""
-        if request_id in self.requests:
-            request = self.requests[request_id]
-            if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
-                request.status = RequestStatus.WAITING
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forgets all published content, unless a block is held; returns whether it did.
@@ -473,10 +394,6 @@ class ReferenceScheduler:
             num_scheduled_tokens = self.output.num_scheduled_tokens[request.request_id]
             self._publish(request, request.num_computed_tokens + num_scheduled_tokens)
 
-    def _publish(self, request: Request, num_tokens: int) -> None:
-        """Makes the full blocks of the first `num_tokens` tokens findable, as far as known."""
-        self.block_pool.cache_full_blocks(request, min(num_tokens, request.num_tokens))
-
     # ---- the end of a step -----------------------------------------------------------------------
 
     def _advance(self, request: Request) -> None:
@@ -518,73 +435,6 @@ class ReferenceScheduler:
         self.finished_req_ids = []
         self.output = SchedulerOutput()
         return output
-
-    # ---- after the step --------------------------------------------------------------------------
-
-    def _roll_back(self, request: Request, num_draft_tokens: int, num_sampled_tokens: int) -> None:
-        """Takes back what was computed for drafts that were rejected.
-
-        What is sampled are the accepted drafts and one token more. If nothing is, the step says
-        nothing of them; and a preemption has taken back all that a voided step had computed.
-        """
-        if num_sampled_tokens == 0 or request.num_stale_output_tokens > 0:
-            return
-        num_rejected = num_draft_tokens + 1 - num_sampled_tokens
-        request.num_computed_tokens -= num_rejected
-        if request.num_output_placeholders > 0:
-            request.num_output_placeholders -= num_rejected
-
-    def _settle(
-        self,
-        request: Request,
-        num_scheduled_tokens: int,
-        sampled_token_ids: list[int],
-        results: dict[int, list[EngineCoreOutput]],
-    ) -> None:
-        """Takes a request's part of a step out of flight and delivers its tokens.
-
-        In the middle of a prompt nothing is sampled, and nothing is reported.
-        """
-        request.num_in_flight_tokens -= num_scheduled_tokens
-        is_stale = request.num_stale_output_tokens > 0
-        if is_stale:
-            request.num_stale_output_tokens -= num_scheduled_tokens
-        if len(sampled_token_ids) > 0 and (not is_stale or self.config.deliver_stale_output):
-            result = self._deliver(request, sampled_token_ids, is_stale)
-            results.setdefault(request.client_index, []).append(result)
-
-    def _deliver(
-        self, request: Request, sampled_token_ids: list[int], is_stale: bool
-    ) -> EngineCoreOutput:
-        """Appends the sampled tokens up to the one that stops the request.
-
-        Stale tokens are appended as well, and may finish the request while it waits; they touch no
-        counter of what is computed, and publish nothing.
-        """
-        status = request.status
-        new_token_ids: list[int] = []
-        for token_id in sampled_token_ids:
-            if status == request.status:
-                request.append_output_token(token_id)
-                new_token_ids.append(token_id)
-                status = check_stop(request, token_id, self.config)
-        if request.num_output_placeholders > 0 and not is_stale:
-            request.num_output_placeholders -= len(sampled_token_ids)
-            self._publish(request, request.num_computed_tokens - request.num_in_flight_tokens)
-        if status != request.status:
-            self._finish(request, status)
-        return EngineCoreOutput(request.request_id, new_token_ids, FINISH_REASON.get(status))
-
-    def _finish(self, request: Request, status: int) -> None:
-        """Ends a request: it leaves its queue, and its blocks return to the pool at once."""
-        if request.status == RequestStatus.RUNNING:
-            self.running.remove(request)
-        else:
-            self.waiting.remove_request(request)
-        request.status = status
-        self.block_pool.free(request)
-        del self.requests[request.request_id]
-        self.finished_req_ids.append(request.request_id)
 
 
 def cdiv(a: int, b: int) -> int:

@@ -17,6 +17,7 @@ import z3
 from attrs import define, field, frozen
 
 import spec.block_pool
+import spec.lifecycle
 import spec.request
 import spec.request_queue
 import spec.scheduler
@@ -41,6 +42,7 @@ Numbers = Callable[[str], Any]
 
 SPEC_MODULES: tuple[ModuleType, ...] = (
     spec.scheduler,
+    spec.lifecycle,
     spec.block_pool,
     spec.request,
     spec.request_queue,

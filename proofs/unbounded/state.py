@@ -14,6 +14,7 @@ import z3
 from attrs import frozen
 
 import proofs.invariant
+import spec.lifecycle
 import spec.request
 import spec.request_queue
 import spec.scheduler
@@ -465,9 +466,12 @@ def injected(scheduler: SymbolicScheduler) -> contextlib.AbstractContextManager[
         spec.scheduler: BUILTINS
         | {
             "SchedulerOutput": lambda: SymbolicOutput(memory),
+            "cdiv": blocks_for,
+        },
+        spec.lifecycle: BUILTINS
+        | {
             "Request": arrive,
             "FINISH_REASON": Sink(),
-            "cdiv": blocks_for,
             "check_stop": lambda request, _, config: any_stop(prover, request, config),
         },
         proofs.invariant: {"cdiv": blocks_for},

@@ -17,6 +17,7 @@ from spec.interface import SchedulerConfig
 from tests.house.source import FunctionNode, functions, parse
 
 STEP_FILES = (
+    "spec/lifecycle.py",
     "spec/scheduler.py",
     "spec/block_pool.py",
     "spec/request.py",
@@ -27,8 +28,11 @@ STEP_FILES = (
 
 # File: function, class or method, and why a proof never runs it on symbols.
 CONCRETE = {
+    "spec/lifecycle.py": {
+        "RequestLifecycle.__init__": "builds queues and pool once, before any symbol is there",
+    },
     "spec/scheduler.py": {
-        "ReferenceScheduler.__init__": "builds queues and pool once, before any symbol is there",
+        "ReferenceScheduler.__init__": "builds a step once, before any symbol is there",
         "ReferenceScheduler.reset_prefix_cache": "is asked between steps; proofs leave it out",
     },
     "spec/block_pool.py": {
@@ -59,10 +63,10 @@ SAFE = {
     ("spec/scheduler.py", "ReferenceScheduler._end_step", "an empty container"): (
         "is set after the loops of the step"
     ),
-    ("spec/scheduler.py", "ReferenceScheduler.update_from_output", "an empty container"): (
+    ("spec/lifecycle.py", "RequestLifecycle.update_from_output", "an empty container"): (
         "is keyed by client; proofs run `_settle`, which is handed it"
     ),
-    ("spec/scheduler.py", "ReferenceScheduler._deliver", "an empty container"): (
+    ("spec/lifecycle.py", "RequestLifecycle._deliver", "an empty container"): (
         "holds the tokens of one request and step, of which there are finitely many"
     ),
 }

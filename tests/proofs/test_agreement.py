@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 import impl.block_pool
+import impl.lifecycle
 import impl.request
 import impl.scheduler
 from checkers.configs import load_settings
@@ -53,7 +54,7 @@ def test_a_built_engine_is_the_one_that_a_run_has(setting):
 
 def test_what_was_lent_is_taken_back():
     """Our engine's modules have their own names again, after an error too."""
-    modules = (impl.scheduler, impl.block_pool, impl.request)
+    modules = (impl.scheduler, impl.lifecycle, impl.block_pool, impl.request)
     before = [dict(vars(module)) for module in modules]
     with lent():
         assert before != [dict(vars(module)) for module in modules]

@@ -98,7 +98,7 @@ def adapters_are_not_counted(original: Method) -> Method:
 
 
 @mutation(
-    target="impl.scheduler:make_request",
+    target="impl.lifecycle:make_request",
     setting="loras",
     caught_by="published_blocks_were_written",
     source="vLLM #44701",

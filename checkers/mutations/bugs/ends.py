@@ -45,7 +45,7 @@ def outputs_go_to_the_first_client(original: Method) -> Method:
 
 
 @mutation(
-    target="impl.scheduler:check_stop",
+    target="impl.lifecycle:check_stop",
     setting="stops",
     caught_by="stops_are_in_order",
     source="vLLM #26317",
