@@ -165,6 +165,7 @@ def verify(
 
     def checks(progress: Progress) -> Iterator[Check]:
         from checkers import commands, commands_recordings
+        from checkers.beside import Walks, walking_beside
         from checkers.engines import load_engine
         from checkers.explore import Budget
         from checkers.search import Plan
@@ -172,17 +173,19 @@ def verify(
         tested = load_engine(engine, engine_timeout)
         paths = commands_recordings.find_recordings(recordings) if recordings else []
         used = _settings(configs, "verify")
-        for setting in used:
-            if "explore" in setting.used_by:
-                yield commands.explore(load_engine("spec"), setting, Budget(), progress, out)
-        if not tested.is_spec:
-            for setting in used:
-                if "lead" in setting.used_by:
-                    yield commands.explore(tested, setting, Budget(), progress, out)
         walked = [s for s in used if configs or "search" in s.used_by]
-        yield commands.walk(tested, walked, Plan(num_walks=walks, seed=seed), progress, out)
-        yield from commands_recordings.validate_recordings(paths, progress)
-        yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
+        plan = Plan(num_walks=walks, seed=seed)
+        with walking_beside(Walks(engine, engine_timeout, walked, plan, out)) as beside:
+            for setting in used:
+                if "explore" in setting.used_by:
+                    yield commands.explore(load_engine("spec"), setting, Budget(), progress, out)
+            if not tested.is_spec:
+                for setting in used:
+                    if "lead" in setting.used_by:
+                        yield commands.explore(tested, setting, Budget(), progress, out)
+            yield from commands_recordings.validate_recordings(paths, progress)
+            yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
+            yield beside.result(progress)
 
     scope = "the spec is explored in small settings only, and walks are samples"
     if not recordings:

@@ -1,0 +1,75 @@
+"""Walks in a process of their own."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from checkers.beside import Walks, walking_beside
+from checkers.commands import walk
+from checkers.engines import load_engine
+from checkers.errors import HarnessError
+from checkers.progress import Progress
+from checkers.search import Plan
+from tests.checkers.planted import TINY, EndsItsProcess, LosesABlock
+
+PLAN = Plan(num_walks=3, length=40)
+
+
+def name_of(make):
+    """An engine, as the command line takes it."""
+    return f"{make.__module__}:{make.__name__}"
+
+
+def walk_beside(engine, out, plan=PLAN, progress=None):
+    """What the walks of another process come to."""
+    progress = progress or Progress(Console(file=io.StringIO()))
+    with walking_beside(Walks(engine, 10.0, [TINY], plan, out)) as beside:
+        return beside.result(progress)
+
+
+@pytest.mark.parametrize("engine", ["fast", name_of(LosesABlock)])
+def test_they_say_what_walks_of_this_process_say(engine, tmp_path):
+    """The verdict, the facts and the counterexample are the same, wherever the walks are made."""
+    theirs = walk_beside(engine, tmp_path)
+    ours = walk(load_engine(engine), [TINY], PLAN, Progress(Console(file=io.StringIO())), tmp_path)
+    for check in (theirs, ours):
+        check.facts.pop("engine_steps_per_cpu_s")
+    assert (ours.verdict, ours.facts) == (theirs.verdict, theirs.facts)
+    assert (ours.counterexample, ours.path) == (theirs.counterexample, theirs.path)
+
+
+def test_an_engine_that_ends_its_process_takes_nobody_along(tmp_path):
+    """It is one sentence of ours, and this process goes on."""
+    with pytest.raises(HarnessError, match="ended with exit code 7, which only the engine can"):
+        walk_beside(name_of(EndsItsProcess), tmp_path)
+
+
+def test_ctrl_c_keeps_the_walks_that_were_made(tmp_path):
+    """The process is told to end, and what it has walked until then is reported."""
+
+    class Pressing(Progress):
+        """Presses Ctrl-C at the first word of progress."""
+
+        presses = 1
+
+        def say(self, text):
+            """Presses, once."""
+            if self.presses:
+                self.presses = 0
+                raise KeyboardInterrupt
+
+    endless = Plan(num_walks=1_000_000, length=40)
+    check = walk_beside("fast", tmp_path, endless, Pressing(Console(file=io.StringIO())))
+    assert ("undetermined", "Ctrl-C") == (check.verdict, check.facts["interrupted_by"])
+    assert 0 < check.facts["num_walks"] < 1_000_000
+
+
+def test_the_process_ends_with_the_block(tmp_path):
+    """Whoever does not ask for the result leaves no process behind."""
+    plan = Plan(num_walks=1_000_000, length=40)
+    with walking_beside(Walks("fast", 10.0, [TINY], plan, tmp_path)) as beside:
+        assert beside.process.is_alive()
+    assert not beside.process.is_alive()
