@@ -23,7 +23,7 @@ verify: $(VENV)/installed
 	@$(BIN)/schedcheck prove --core
 
 test: $(VENV)/installed
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check

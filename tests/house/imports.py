@@ -30,7 +30,10 @@ class Rule:
 RULES = {
     "spec": Rule(("spec",)),
     "impl": Rule(("impl", "spec.interface")),
-    "impl/runner": Rule(("impl", "spec.interface"), ("attr", "attrs", "torch", "triton")),
+    # What reads a file of weights is imported when one is read.
+    "impl/runner": Rule(
+        ("impl", "spec.interface"), ("attr", "attrs", "torch", "triton"), any_inside_functions=True
+    ),
     # An engine is imported when it is asked for, not when its adapter is listed.
     "impl/adapters": Rule(("impl", "spec.interface"), any_inside_functions=True),
     "checkers": Rule(
