@@ -20,8 +20,14 @@ from checkers.convert import explain, make_converter, shown, structure_int
 from checkers.errors import HarnessError
 from checkers.run import select_invariants
 from spec.dialects import DIALECTS
-from spec.interface import ConfigError, NewRequest, RepetitionDetection, SchedulerConfig
-from spec.model import Environment
+from spec.environment import Environment
+from spec.interface import (
+    ConfigError,
+    NewRequest,
+    RepetitionDetection,
+    SchedulerConfig,
+    StreamingUpdate,
+)
 from spec.registry import WITNESSES
 
 T = TypeVar("T")
@@ -66,13 +72,29 @@ class ShapeDocument:
     cache_salt: str | None = None
     lora_id: int = 0
     structured_output: bool = False
+    resumable: bool = False
+    num_remote_tokens: int = 0
 
     def build(self) -> NewRequest:
         """The shape as a template."""
         fields = attrs.asdict(self, recurse=False)
-        prompt = fields.pop("prompt")
-        token_ids = (0,) * prompt if isinstance(prompt, int) else tuple(prompt)
+        token_ids = _make_prompt(fields.pop("prompt"))
         return NewRequest(request_id="", prompt_token_ids=token_ids, **fields)
+
+
+@frozen(kw_only=True)
+class ChunkDocument:
+    """A chunk of the menu, as a file says it."""
+
+    prompt: int | list[int]
+    """Its tokens, or how many there are (all of them 0)."""
+    max_tokens: int
+
+    def build(self) -> StreamingUpdate:
+        """The chunk as a template."""
+        return StreamingUpdate(
+            prompt_token_ids=_make_prompt(self.prompt), max_tokens=self.max_tokens
+        )
 
 
 @frozen(kw_only=True)
@@ -87,12 +109,23 @@ class EnvironmentDocument:
     with_aborts: bool = True
     with_pauses: bool = False
     with_resets: bool = False
+    chunks: tuple[ChunkDocument, ...] = ()
+    max_session_tokens: int = 0
+    max_queued_chunks: int = 1
     max_arrivals: int = 0
 
     def build(self) -> Environment:
         """The environment itself."""
         fields = attrs.asdict(self, recurse=False)
-        return Environment(**{**fields, "shapes": tuple(shape.build() for shape in self.shapes)})
+        menus = {
+            "shapes": tuple(shape.build() for shape in self.shapes),
+            "chunks": tuple(chunk.build() for chunk in self.chunks),
+        }
+        return Environment(**{**fields, **menus})
+
+
+def _make_prompt(prompt: int | list[int]) -> tuple[int, ...]:
+    return (0,) * prompt if isinstance(prompt, int) else tuple(prompt)
 
 
 @frozen(kw_only=True)
@@ -230,7 +263,7 @@ def _parse_change(change: str) -> tuple[str, Any]:
 def _expect_fields(values: dict[str, Any]) -> None:
     known = {field.name for kind in (SchedulerConfig, Environment) for field in attrs.fields(kind)}
     # A menu is more than a value; it belongs into a file.
-    known.remove("shapes")
+    known -= {"shapes", "chunks"}
     for name, value in values.items():
         if name not in known:
             raise HarnessError(

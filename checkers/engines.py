@@ -24,6 +24,7 @@ from attrs import frozen
 from checkers.answers import find_faults
 from checkers.errors import EngineFault, HarnessError
 from spec.interface import (
+    ConfigError,
     ControlledScheduler,
     EngineCoreOutput,
     ModelRunnerOutput,
@@ -34,11 +35,16 @@ from spec.interface import (
     Scheduler,
     SchedulerConfig,
     SchedulerOutput,
+    StreamingUpdate,
 )
 
 EngineFactory = Callable[[SchedulerConfig], Scheduler]
 
-ENGINES = {"spec": "spec.scheduler:ReferenceScheduler", "fast": "impl.scheduler:FastScheduler"}
+ENGINES = {
+    "spec": "spec.scheduler:ReferenceScheduler",
+    "fast": "impl.scheduler:FastScheduler",
+    "vllm": "impl.adapters.vllm:Vllm",
+}
 """Short names."""
 
 
@@ -60,15 +66,22 @@ class Engine:
     def build(self, config: SchedulerConfig, *, is_trusted: bool = False) -> Guarded:
         """Builds a fresh engine. Raises `EngineFault` if its constructor raises or hangs.
 
+        Raises `HarnessError` if it is a `ConfigError`: the engine has not what `config` asks for.
         Of one that is trusted, answers are not looked into, which takes time: whoever trusts must
         expect any error in using them, and then run the same again without trust.
         """
-        with _guard("__init__", self.time_limit_s):
-            return Guarded(self.make(config), self.time_limit_s, is_trusted=is_trusted)
+        try:
+            with _guard("__init__", self.time_limit_s):
+                return Guarded(self.make(config), self.time_limit_s, is_trusted=is_trusted)
+        except ConfigError as error:
+            raise HarnessError(f"engine {self.name!r}: {error}") from error
 
 
 def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
-    """Finds an engine by name. Raises `HarnessError` if there is none."""
+    """Finds an engine by name, and lets it `prepare`, if it has that: import what takes long.
+
+    Raises `HarnessError` if there is none.
+    """
     target = ENGINES.get(name, name)
     module_name, _, attribute = target.partition(":")
     if not attribute:
@@ -78,6 +91,7 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
         sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
     try:
         make = getattr(importlib.import_module(module_name), attribute)
+        getattr(make, "prepare", _nothing)()
     except (Exception, SystemExit) as error:  # An engine's module may fail in any way.
         raise HarnessError(
             f"engine {name!r} cannot be imported: {type(error).__name__}: {error}; "
@@ -89,6 +103,10 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
             "name a callable that takes a SchedulerConfig"
         )
     return Engine(name, cast(EngineFactory, make), time_limit_s)
+
+
+def _nothing() -> None:
+    """What most engines have to prepare."""
 
 
 class Guarded:
@@ -136,6 +154,17 @@ class Guarded:
         """As the engine."""
         with _guard("grammar_ready", self._time_limit_s):
             cast(ControlledScheduler, self.engine).grammar_ready(request_id)
+
+    def finish_recving(self, request_id: str, num_valid_tokens: int) -> None:
+        """As the engine."""
+        with _guard("finish_recving", self._time_limit_s):
+            engine = cast(ControlledScheduler, self.engine)
+            engine.finish_recving(request_id, num_valid_tokens)
+
+    def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
+        """As the engine."""
+        with _guard("streaming_update", self._time_limit_s):
+            cast(ControlledScheduler, self.engine).streaming_update(request_id, update)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """As the engine."""
@@ -252,7 +281,7 @@ class _guard:  # noqa: N801  (reads as a statement: `with _guard("schedule", 10)
         trace: TracebackType | None,
     ) -> None:
         _WATCHDOG.stop()
-        if error is None or isinstance(error, KeyboardInterrupt | EngineFault):
+        if error is None or isinstance(error, KeyboardInterrupt | EngineFault | ConfigError):
             return
         if isinstance(error, _Hang):
             evidence = f"{self._call} did not return within {self._limit_s:g} s"

@@ -17,6 +17,7 @@ from spec.interface import (
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
+    StreamingUpdate,
 )
 from spec.model import Action, Model
 from spec.request import Request
@@ -75,6 +76,16 @@ class ExplainedScheduler(ReferenceScheduler):
         """As the parent."""
         self.log = []
         super().grammar_ready(request_id)
+
+    def finish_recving(self, request_id: str, num_valid_tokens: int) -> None:
+        """As the parent."""
+        self.log = []
+        super().finish_recving(request_id, num_valid_tokens)
+
+    def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
+        """As the parent."""
+        self.log = []
+        super().streaming_update(request_id, update)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """As the parent."""
@@ -179,6 +190,11 @@ class ExplainedScheduler(ReferenceScheduler):
             f"{num_tokens} of {request.num_tokens} tokens, a hit of {hit.num_blocks} blocks, "
             f"{self.block_pool.num_free_blocks} free blocks, {self.num_reserved_blocks} reserved",
         )
+
+    def _begin_load(self, request: Request, end: int, hit: CacheHit) -> None:
+        start = hit.num_blocks * self.config.block_size
+        self._note(f"pass 2: load tokens {start} to {end} of {request.request_id}, which waits")
+        super()._begin_load(request, end, hit)
 
     def _admit(
         self, request: Request, num_computed_tokens: int, num_new_tokens: int, hit: CacheHit

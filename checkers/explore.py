@@ -25,13 +25,15 @@ from spec.model import (
     AddRequest,
     FinishRequests,
     GrammarReady,
+    KVReceived,
     Outcome,
     Schedule,
+    StreamingChunk,
     Transition,
     UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
-from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze, rewind, save, thaw
+from spec.snapshot import Snapshot, SpecModel, canonical_names, freeze, rewind, save, thaw
 from spec.worker import GhostWorker, Writer
 
 
@@ -208,6 +210,7 @@ class StateView:
         self.model = model
         self.live = model.live
         self.in_flight = model.in_flight
+        self.loads = model.loads
         self.before = model.scheduler.observe()
         self.has_cache = model.scheduler.config.enable_prefix_caching
         self.outcome = Outcome()
@@ -235,6 +238,8 @@ class StateView:
             self.in_flight,
             model.in_flight,
             pause_state=model.pause_state,
+            loads=self.loads,
+            loads_after=model.loads,
         )
         # Without a prefix cache nothing is published, and only a step tells the worker anything.
         if self.has_cache or type(action) is Schedule:
@@ -246,7 +251,8 @@ class StateView:
             name: Writer(request.new.cache_key, request.token_ids)
             for name, request in self.live.items()
         }
-        return GhostWorker.trusting(self.model.scheduler.config.block_size, self.before, writers)
+        block_size = self.model.scheduler.config.block_size
+        return GhostWorker.trusting(block_size, self.before, writers, self.loads)
 
 
 def make_root(setting: Setting) -> SpecModel:
@@ -273,7 +279,7 @@ def make_lasso(setting: Setting, way_in: list[int], loop: list[int]) -> Lasso:
 
 
 def _names_in(run: SpecModel) -> list[str]:
-    return [request.request_id for request in canonical_order(run)]
+    return canonical_names(run)
 
 
 def numbers_to(
@@ -301,7 +307,7 @@ def concretize(setting: Setting, numbers: list[int]) -> list[Action]:
 def _take_numbers(run: SpecModel, numbers: list[int]) -> list[Action]:
     actions: list[Action] = []
     for number in numbers:
-        names = {f"r{place}": r.request_id for place, r in enumerate(canonical_order(run))}
+        names = {f"r{place}": name for place, name in enumerate(canonical_names(run))}
         canonical = thaw(run, freeze(run)).enabled_actions()[number]
         action = _rename(canonical, names, run)
         run.do(action)
@@ -316,6 +322,10 @@ def _rename(action: Action, names: dict[str, str], run: SpecModel) -> Action:
         return FinishRequests(tuple(names[name] for name in action.request_ids), action.status)
     if isinstance(action, GrammarReady):
         return GrammarReady(names[action.request_id])
+    if isinstance(action, StreamingChunk):
+        return run.chunk(names[action.request_id], action.update)
+    if isinstance(action, KVReceived):
+        return KVReceived(names[action.request_id], action.num_valid_tokens)
     if isinstance(action, UpdateFromOutput):
         sampled, drafts = action.sampled_token_ids, action.draft_token_ids
         return UpdateFromOutput(

@@ -23,12 +23,12 @@ from checkers.liveness import Lasso, drain
 from checkers.lockstep import Lockstep
 from checkers.run import Judge, Run
 from checkers.trial import Rules, Trial, run_trial
+from spec.environment import Environment
 from spec.interface import NewRequest
 from spec.model import (
     ACTION_NAMES,
     Action,
     AddRequest,
-    Environment,
     FinishRequests,
     ResetPrefixCache,
     Schedule,

@@ -195,7 +195,10 @@ def recurring(seen: Observation, model: Model) -> Any:
     }
     free = [names.get(block_id, -1) for block_id in seen.free_block_ids]
     contents = {names.get(block_id): text for block_id, text in (seen.block_contents or {}).items()}
-    in_flight = [(dict(step.output.num_scheduled_tokens), step.voided) for step in model.in_flight]
+    in_flight = [
+        (dict(step.output.num_scheduled_tokens), step.voided, step.dropped)
+        for step in model.in_flight
+    ]
     # Copies: an engine may go on using what it has shown.
     return (list(seen.running), list(seen.waiting), requests, free, contents, in_flight)
 

@@ -211,8 +211,7 @@ def content(seen: Observation, block_id: int) -> object:
 
 def parts(seen: Observation) -> set[int]:
     """The blocks that somebody holds or can find."""
-    held = {block_id for request in seen.requests.values() for block_id in request.block_ids}
-    return held.union(seen.cached_block_ids)
+    return set(seen.cached_block_ids).union(*seen.block_tables)
 
 
 # ---- comparable views: plain data, blocks under the specification's names ----------------------
@@ -237,6 +236,11 @@ def view(seen: Observation, names: Names) -> dict[str, Any]:
             zip(rename(seen.block_contents, names), seen.block_contents.values(), strict=True)
         ),
         "finished_req_ids": sorted(seen.finished_req_ids),
+        "retained": [
+            {**attrs.asdict(kept), "block_ids": rename(kept.block_ids, names)}
+            for kept in seen.retained
+        ],
+        "deferred_loads": seen.deferred_loads,
     }
 
 
@@ -255,6 +259,10 @@ def view_output(output: SchedulerOutput, names: Names) -> dict[str, Any]:
         },
         "order": view_order(output),
         "scheduled_spec_decode_tokens": output.scheduled_spec_decode_tokens,
+        "kv_loads": {
+            name: {**attrs.asdict(load), "block_ids": rename(load.block_ids, names)}
+            for name, load in output.kv_loads.items()
+        },
         "preempted_req_ids": sorted(output.preempted_req_ids),
         "finished_req_ids": sorted(output.finished_req_ids),
         "new_block_ids_to_zero": None if zeroed is None else view_set(zeroed, names),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from checkers.errors import HarnessError
 from checkers.table import Step
 from checkers.trial import Rules, make_possible
+from spec.environment import Environment
 from spec.interface import (
     EngineCoreOutput,
     ModelRunnerOutput,
@@ -18,8 +19,9 @@ from spec.interface import (
     PauseState,
     RequestStatus,
     SchedulerOutput,
+    StreamingUpdate,
 )
-from spec.model import ACTION_NAMES, AddRequest, Environment, Model, Schedule, UpdateFromOutput
+from spec.model import ACTION_NAMES, AddRequest, Model, Schedule, UpdateFromOutput
 
 
 def expect_possible(rules: Rules, steps: Sequence[Step]) -> None:
@@ -81,6 +83,12 @@ class _Script:
         pass
 
     def grammar_ready(self, request_id: str) -> None:
+        pass
+
+    def finish_recving(self, request_id: str, num_valid_tokens: int) -> None:
+        pass
+
+    def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
         pass
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:

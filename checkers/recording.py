@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 from attrs import define, field, frozen
 
 from checkers.configs import make_scheduler_config
@@ -176,7 +177,10 @@ class _Header:
 
 
 def _read_config(fields: Fields) -> dict[str, Any]:
-    """The fields of `SchedulerConfig` that a header names, under our names."""
+    """The fields of `SchedulerConfig` that a header names, under our names.
+
+    What it leaves out is as the dialect says.
+    """
     config: dict[str, Any] = {
         name: fields.take(name, read)
         for name, read in (
@@ -191,6 +195,11 @@ def _read_config(fields: Fields) -> dict[str, Any]:
             ("scheduler_reserve_full_isl", flag),
         )
     }
+    config |= {
+        name: fields.take(name, _anything)
+        for name in (option.name for option in attrs.fields(SchedulerConfig))
+        if fields.has(name) and name not in {*config, "num_blocks", "num_watermark_blocks"}
+    }
     num_blocks = fields.take("num_usable_blocks", count)
     if num_blocks > MAX_NUM_BLOCKS:
         raise Malformed(
@@ -204,6 +213,11 @@ def _read_config(fields: Fields) -> dict[str, Any]:
     # vLLM takes the fraction of all blocks, its null block included.
     num_watermark_blocks = int(watermark * (num_blocks + 1))
     return {**config, "num_blocks": num_blocks, "num_watermark_blocks": num_watermark_blocks}
+
+
+def _anything(value: Any, place: str) -> Any:
+    """Whatever a field holds; the configuration refuses what makes no sense."""
+    return value
 
 
 def _make_config(header: _Header, dialect: str | None) -> SchedulerConfig:

@@ -15,10 +15,11 @@ from attrs import field, frozen
 import spec.invariants
 import spec.witnesses  # noqa: F401  (registers)
 from checkers.errors import HarnessError
+from spec.environment import Environment
 from spec.interface import Observation, Scheduler, SchedulerConfig
 from spec.model import (
     Action,
-    Environment,
+    KVReceived,
     Model,
     Outcome,
     ResetPrefixCache,
@@ -26,7 +27,7 @@ from spec.model import (
     Transition,
 )
 from spec.registry import EVERY_ACTION, INVARIANTS, WITNESSES, Invariant
-from spec.worker import GhostWorker, WorkerReport
+from spec.worker import GhostWorker, WorkerReport, Writer
 
 Verdict = Literal["holds", "violated", "undetermined"]
 """What a check comes to; what is undetermined is never printed as a success."""
@@ -115,13 +116,14 @@ class Run:
     def step(self, action: Action) -> Transition:
         """Lets an action happen and observes it. Raises `EngineFault` if the engine fails."""
         model, before = self.model, self.seen
-        live, in_flight = model.live, model.in_flight
+        live, in_flight, loads = model.live, model.in_flight, model.loads
         outcome = model.do(action)
         self.seen = after = model.scheduler.observe()
         transition = Transition(
             action, before, after, outcome, live, model.live, in_flight, model.in_flight
         )
         transition.pause_state = model.pause_state
+        transition.loads, transition.loads_after = loads, model.loads
         if self.worker is not None:
             follow(self.worker, transition)
         return transition
@@ -134,6 +136,8 @@ def follow(worker: GhostWorker, seen: Transition) -> None:
     else:
         if isinstance(seen.action, ResetPrefixCache):
             worker.preempt(seen.preempted)
+        if isinstance(seen.action, KVReceived):
+            _finish_load(worker, seen, seen.action)
         # Whoever ends with these tokens may have published some of them.
         for outputs in (seen.outcome.results or {}).values():
             for sent in outputs:
@@ -146,10 +150,21 @@ def follow(worker: GhostWorker, seen: Transition) -> None:
     seen.published_faults = list(worker.check_published(seen.after))
 
 
+def _finish_load(worker: GhostWorker, seen: Transition, action: KVReceived) -> None:
+    """What arrives for the dead is of no use."""
+    live = seen.live.get(action.request_id)
+    if live is None:
+        worker.finish_load(action.request_id, 0, Writer(None, ()))
+    else:
+        writer = Writer(live.new.cache_key, live.token_ids)
+        worker.finish_load(action.request_id, action.num_valid_tokens, writer)
+
+
 def _execute(worker: GhostWorker, seen: Transition, outcome: Outcome) -> WorkerReport:
     assert outcome.output is not None, "a schedule action has an output"
     preempted = [name for name, r in seen.after.requests.items() if r.status == "PREEMPTED"]
     worker.preempt([*outcome.output.preempted_req_ids, *preempted])
     token_ids = {name: live.token_ids for name, live in seen.live.items()}
     salts = {name: live.new.cache_key for name, live in seen.live.items()}
-    return worker.execute(outcome.output, token_ids, salts)
+    resumable = {name for name, live in seen.live.items() if live.new.resumable}
+    return worker.execute(outcome.output, token_ids, salts, resumable)

@@ -98,7 +98,10 @@ def _simpler_versions(new: NewRequest) -> Iterator[NewRequest]:
     prompt = new.prompt_token_ids
     for length in sorted({1, len(prompt) // 2, len(prompt) - 1}):
         if 0 < length < len(prompt):
-            yield attrs.evolve(new, prompt_token_ids=prompt[:length])
+            num_remote_tokens = min(new.num_remote_tokens, length)
+            yield attrs.evolve(
+                new, prompt_token_ids=prompt[:length], num_remote_tokens=num_remote_tokens
+            )
     if any(prompt):
         yield attrs.evolve(new, prompt_token_ids=(0,) * len(prompt))
     if new.max_tokens > 1:
@@ -119,6 +122,8 @@ SIMPLE_FIELDS = (
     "cache_salt",
     "lora_id",
     "structured_output",
+    "num_remote_tokens",
+    "resumable",
 )
 
 

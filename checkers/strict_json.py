@@ -66,6 +66,14 @@ class Fields:
         self._taken.add(name)
         return read(self._raw[name], f"{self._place}{name}")
 
+    def has(self, name: str) -> bool:
+        """Whether a field is there."""
+        return name in self._raw
+
+    def take_if_there(self, name: str, read: Read[T]) -> T | None:
+        """Returns a field's value; None if it is not there."""
+        return self.take(name, read) if self.has(name) else None
+
     def end(self) -> None:
         """Refuses the fields that nobody took."""
         unknown = [name for name in self._raw if name not in self._taken]

@@ -19,10 +19,8 @@ from spec.model import (
     AddRequest,
     Control,
     FinishRequests,
-    GrammarReady,
-    ResetPrefixCache,
     Schedule,
-    SetPauseState,
+    StreamingChunk,
     UpdateFromOutput,
 )
 
@@ -110,7 +108,7 @@ def describe_action(step: Step) -> str:
     action = step.action
     if isinstance(action, AddRequest):
         return f"add_request({describe_request(action.request)}){_describe_ends(step)}"
-    if isinstance(action, SetPauseState | GrammarReady | ResetPrefixCache):
+    if isinstance(action, Control):
         return _describe_control(action)
     if isinstance(action, FinishRequests):
         return (
@@ -124,8 +122,17 @@ def describe_action(step: Step) -> str:
 
 
 def _describe_control(action: Control) -> str:
+    if isinstance(action, StreamingChunk):
+        return f"{ACTION_NAMES[StreamingChunk]}({action.request_id}, {_describe_chunk(action)})"
     arguments = ", ".join(f"{name}={value}" for name, value in attrs.asdict(action).items())
     return f"{ACTION_NAMES[type(action)]}({arguments})"
+
+
+def _describe_chunk(action: StreamingChunk) -> str:
+    update = action.update
+    if update is None:
+        return "closed"
+    return f"prompt_token_ids={list(update.prompt_token_ids)}, max_tokens={update.max_tokens}"
 
 
 def describe_request(new: NewRequest) -> str:

@@ -21,15 +21,18 @@ from spec.model import (
     Control,
     FinishRequests,
     GrammarReady,
+    KVReceived,
     Model,
     Outcome,
     ResetPrefixCache,
     Schedule,
     SetPauseState,
     StepInFlight,
+    StreamingChunk,
     UpdateFromOutput,
 )
 from spec.registry import Invariant
+from spec.sessions import may_take
 
 FAULT_RULES = {
     "engine_raises": "No call of an engine raises.",
@@ -128,7 +131,8 @@ def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
     if isinstance(wanted, AddRequest):
         in_flight = {name for step in model.in_flight for name in step.output.num_scheduled_tokens}
         name = wanted.request.request_id
-        return None if name in model.live or name in in_flight else wanted
+        is_taken = name in model.live or name in in_flight or name in model.loads
+        return None if is_taken else wanted
     if isinstance(wanted, FinishRequests):
         names = tuple(name for name in wanted.request_ids if name in model.live)
         return FinishRequests(names, wanted.status) if names else None
@@ -140,9 +144,24 @@ def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
 def _is_possible(model: Model, wanted: Schedule | Control, rules: Rules) -> bool:
     if isinstance(wanted, GrammarReady):
         return wanted in model.grammars()
+    if isinstance(wanted, KVReceived):
+        return wanted in model.transfers()
+    if isinstance(wanted, StreamingChunk):
+        return _may_follow(model, wanted, rules)
     if isinstance(wanted, SetPauseState):
         return wanted.pause_state != model.pause_state
     return isinstance(wanted, ResetPrefixCache) or len(model.in_flight) < rules.max_in_flight
+
+
+def _may_follow(model: Model, wanted: StreamingChunk, rules: Rules) -> bool:
+    """Whether a chunk may be handed over: to an open request, and not beyond `max_model_len`."""
+    live, update = model.live.get(wanted.request_id), wanted.update
+    if live is None or not live.is_open:
+        return False
+    return update is None or (
+        min(len(update.prompt_token_ids), update.max_tokens) > 0
+        and may_take(live, update, rules.config.max_model_len - 1)
+    )
 
 
 def _make_possible_update(model: Model, wanted: UpdateFromOutput, rules: Rules) -> UpdateFromOutput:

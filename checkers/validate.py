@@ -24,9 +24,11 @@ from spec.interface import (
     ModelRunnerOutput,
     NewRequest,
     Observation,
+    PauseState,
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
+    StreamingUpdate,
 )
 from spec.model import ACTION_NAMES, FinishRequests, Outcome, Transition
 
@@ -133,8 +135,10 @@ class RecordedEngine:
         self.event: RecordedEvent | None = None
         """What happens next."""
 
-    def add_request(self, new: NewRequest) -> None:
-        """Answers nothing."""
+    def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
+        """Answers as recorded."""
+        assert self.event is not None, "an event is set before it happens"
+        return self.event.refusal
 
     def schedule(self) -> SchedulerOutput:
         """Answers as recorded."""
@@ -152,6 +156,27 @@ class RecordedEngine:
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
         """Answers nothing."""
+
+    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
+        """Answers nothing."""
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Answers nothing."""
+
+    def grammar_ready(self, request_id: str) -> None:
+        """Answers nothing."""
+
+    def finish_recving(self, request_id: str, num_valid_tokens: int) -> None:
+        """Answers nothing."""
+
+    def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
+        """Answers nothing."""
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Answers as recorded."""
+        assert self.event is not None, "an event is set before it happens"
+        assert self.event.is_reset is not None, "the event is a reset"
+        return self.event.is_reset
 
     def observe(self) -> Observation:
         """Looks as recorded."""
@@ -265,6 +290,8 @@ def describe(outcome: Outcome) -> str:
         return _describe_step(outcome.output)
     if outcome.results is not None:
         return _describe_results(outcome.results)
+    if outcome.is_reset is not None:
+        return f"answers {outcome.is_reset}"
     return "answers nothing"
 
 

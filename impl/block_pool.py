@@ -50,8 +50,12 @@ class BlockPool:
         self, request: Request, num_tokens: int, hit: CacheHit = NO_HIT
     ) -> int:
         """Blocks that `request` lacks, beside its own and the hit ones, to hold `num_tokens`."""
-        num_required_blocks = (num_tokens + self.block_size - 1) // self.block_size
+        num_required_blocks = self.num_blocks_for(num_tokens)
         return max(num_required_blocks - len(request.block_ids) - len(hit.block_ids), 0)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return (num_tokens + self.block_size - 1) // self.block_size
 
     def allocate(self, request: Request, num_new_blocks: int, hit: CacheHit) -> list[int]:
         """Lets a request adopt hit blocks and take new ones; returns the new ones.
@@ -70,10 +74,15 @@ class BlockPool:
 
     def free(self, request: Request) -> None:
         """Frees a request's blocks, last first, so that a prefix is evicted from its tail."""
-        self.free_blocks(reversed(request.block_ids))
+        self.free_blocks(reversed(self.pop_blocks(request)))
+
+    def pop_blocks(self, request: Request) -> list[int]:
+        """Takes a request's blocks without giving them back."""
+        block_ids = request.block_ids
         request.block_ids = []
         request.num_cached_blocks = 0
         request.last_chain = request.cache_key
+        return block_ids
 
     def _adopt(self, request: Request, hit: CacheHit) -> None:
         self.touch(hit.block_ids)
@@ -150,6 +159,14 @@ class BlockPool:
                 self._maybe_evict_cached_block(block_id)
         self.new_block_ids.extend(block_ids)
         return block_ids
+
+    def zero(self, block_ids: list[int]) -> None:
+        """Counts blocks as just taken, since what was to be written there was not."""
+        self.new_block_ids.extend(block_ids)
+
+    def leave_unzeroed(self, num_blocks: int) -> None:
+        """Does not count the last so many blocks as taken: they are written from elsewhere."""
+        del self.new_block_ids[len(self.new_block_ids) - num_blocks :]
 
     def take_new_block_ids(self) -> list[int]:
         """Returns the blocks taken from the free queue since the last call, in order."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from impl.block_pool import BlockPool
-from impl.request import Request, make_request
-from impl.request_queue import make_request_queue
+from impl.deferred_frees import DeferredFrees
+from impl.request import Rank, Request, make_request
+from impl.request_queue import RequestQueue, make_request_queue
 from impl.stop import check_stop
+from impl.streaming import begin_turn, end_turn
 from spec.interface import (
     FINISH_REASON,
     REFUSED,
@@ -21,22 +22,34 @@ from spec.interface import (
     RequestStatus,
     SchedulerConfig,
     SchedulerOutput,
+    StreamingUpdate,
 )
 
 
-class RequestLifecycle:
+class RequestLifecycle(DeferredFrees):
     """Who is alive, who waits and who runs; every event but planning."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self.config = config
-        self.block_pool = BlockPool(config)
+        super().__init__(config)
         # Every live request, in the order of arrival.
         self.requests: dict[str, Request] = {}
         self.waiting = make_request_queue(config.policy)
+        # Those who wait and hold KV; they are served first.
+        self.kv_holding_waiting = make_request_queue(config.policy)
         self.running: list[Request] = []
         # Finished since the last `schedule`, in order; the next one tells the worker.
         self.finished_req_ids: list[str] = []
         self.pause_state: PauseState = "unpaused"
+        # Streaming input: they wait for a chunk, and keep their seats.
+        self.num_waiting_for_streaming_input = 0
+        self.forgets_drafts = (
+            config.async_scheduling
+            and config.num_speculative_tokens > 0
+            and not config.keep_unscheduled_drafts
+        )
+        self.publishes_verified_drafts = (
+            config.publish_verified_drafts and config.num_speculative_tokens > 0
+        )
 
     # ---- what may happen to a scheduler ----------------------------------------------------------
 
@@ -46,13 +59,14 @@ class RequestLifecycle:
         if self.config.reject_too_large and self._may_outgrow_pool(request):
             return EngineCoreOutput(request.request_id, [], REFUSED)
         self.requests[request.request_id] = request
-        self.waiting.add_request(request)
+        self._enqueue_waiting_request(request)
         return None
 
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
     ) -> dict[int, list[EngineCoreOutput]]:
         """Settles a step: appends the sampled tokens, stops requests, reports to each client."""
+        self._note_returned(output)
         results: dict[int, list[EngineCoreOutput]] = {}
         requests, sampled = self.requests, result.sampled_token_ids
         drafts = output.scheduled_spec_decode_tokens
@@ -91,6 +105,19 @@ class RequestLifecycle:
         if request and request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             request.status = RequestStatus.WAITING
 
+    def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
+        """Takes the next chunk of a resumable request, now or later, or closes it with None."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return
+        if request.status != RequestStatus.WAITING_FOR_STREAMING_REQ:
+            request.streaming_queue.append(update)
+        elif update is None:
+            self._finish(request, RequestStatus.FINISHED_ABORTED)
+        else:
+            self._begin_turn(request, update)
+            self._queue_of(request).update_rank(request, _rank_of(request, update))
+
     def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
         """Takes the drafts for the next step; nobody in the middle of its prompt has any."""
         for request_id, token_ids in draft_token_ids.items():
@@ -99,6 +126,27 @@ class RequestLifecycle:
                 is_running = request.status == RequestStatus.RUNNING
                 may_draft = is_running and not request.is_prefill_chunk
                 request.draft_token_ids = list(token_ids) if may_draft else []
+
+    # ---- who waits where -------------------------------------------------------------------------
+
+    def _queue_of(self, request: Request) -> RequestQueue:
+        """Returns the queue that a request waits in, which depends on whether it holds KV."""
+        return self.kv_holding_waiting if request.block_ids else self.waiting
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        """Lets a request wait."""
+        self._queue_of(request).add_request(request)
+
+    def _next_queue(self) -> RequestQueue:
+        """Returns the queue that is served next; in a pause of admission only those who hold KV."""
+        if self.kv_holding_waiting or self.pause_state != "unpaused":
+            return self.kv_holding_waiting
+        return self.waiting
+
+    def _leave_waiting(self, request: Request) -> None:
+        """Takes a request out of its queue; it may have lost its KV since it joined."""
+        is_holding = request in self.kv_holding_waiting
+        (self.kv_holding_waiting if is_holding else self.waiting).remove_request(request)
 
     # ---- after a step ----------------------------------------------------------------------------
 
@@ -126,7 +174,7 @@ class RequestLifecycle:
         is_stale = request.num_stale_output_tokens > 0
         if is_stale:
             request.num_stale_output_tokens -= num_scheduled_tokens
-            if not self.config.deliver_stale_output:
+            if self._drops_stale_output(request):
                 return None
         if not sampled_token_ids:
             return None
@@ -140,30 +188,77 @@ class RequestLifecycle:
                 status = check_stop(request, self.config.stop_order)
                 if status is not None:
                     break
-        # Stale tokens touch no counter of what is computed, and publish nothing.
+        # Stale tokens touch no counter of what is computed, and publish nothing. Accepted drafts
+        # beyond the one that stops a request are not its tokens.
+        num_trimmed = len(sampled_token_ids) - len(new_token_ids)
         if request.num_output_placeholders > 0 and not is_stale:
-            self._fill_placeholders(request, len(sampled_token_ids))
+            self._fill_placeholders(request, len(sampled_token_ids), num_trimmed)
+        elif self.publishes_verified_drafts and not is_stale:
+            self._publish_settled(request, num_trimmed)
         if status is None:
             return EngineCoreOutput(request.request_id, new_token_ids)
-        self._finish(request, status)
+        self._handle_stopped_request(request, status, 0 if is_stale else num_trimmed)
         return EngineCoreOutput(request.request_id, new_token_ids, FINISH_REASON[status])
 
-    def _fill_placeholders(self, request: Request, num_sampled_tokens: int) -> None:
+    def _handle_stopped_request(
+        self, request: Request, status: RequestStatus, num_trimmed_tokens: int
+    ) -> None:
+        """Ends a request; of a resumable one that is not closed only its turn."""
+        queue = request.streaming_queue
+        if not request.resumable or (queue and queue[0] is None):
+            self._finish(request, status)
+        else:
+            self._end_turn(request, num_trimmed_tokens)
+
+    def _end_turn(self, request: Request, num_trimmed_tokens: int) -> None:
+        """Lets a resumable request wait for its next chunk, or go on with one that is there."""
+        if request.status == RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self._leave_waiting(request)
+        end_turn(request, num_trimmed_tokens)
+        self.num_waiting_for_streaming_input += 1
+        update = request.streaming_queue.popleft() if request.streaming_queue else None
+        if update is not None:
+            self._begin_turn(request, update)
+            request.rank = _rank_of(request, update)
+        self._enqueue_waiting_request(request)
+
+    def _begin_turn(self, request: Request, update: StreamingUpdate) -> None:
+        self.num_waiting_for_streaming_input -= 1
+        begin_turn(request, update, self.config.max_model_len)
+
+    def _drops_stale_output(self, request: Request) -> bool:
+        """Whether what a voided step sampled is dropped; the last such step ends that."""
+        is_dropped = request.drop_stale_output or not self.config.deliver_stale_output
+        if request.drop_stale_output and request.num_stale_output_tokens == 0:
+            request.drop_stale_output = False
+        return is_dropped
+
+    def _fill_placeholders(
+        self, request: Request, num_sampled_tokens: int, num_trimmed_tokens: int
+    ) -> None:
         """Counts sampled tokens as known, so that their blocks can be published."""
         request.num_output_placeholders -= num_sampled_tokens
+        self._publish_settled(request, num_trimmed_tokens)
+
+    def _publish_settled(self, request: Request, num_trimmed_tokens: int) -> None:
+        """Publishes what steps that have returned computed of a request's tokens."""
         num_tokens = request.num_computed_tokens - request.num_in_flight_tokens
         if num_tokens > request.decode_until:  # Else nothing new is full.
-            self.block_pool.cache_full_blocks(request, num_tokens)
+            self.block_pool.cache_full_blocks(request, num_tokens - num_trimmed_tokens)
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
-        """Ends a request; its blocks return to the pool at once.
+        """Ends a request; its blocks return to the pool, unless somebody still writes them.
 
         It leaves `running` later, in `_close_gaps`, once for all that end together.
         """
         if request.status != RequestStatus.RUNNING:
-            self.waiting.remove_request(request)
+            self._leave_waiting(request)
+        if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+            self.num_waiting_for_streaming_input -= 1
+        self._free_request_blocks(request)
         request.status = status
-        self.block_pool.free(request)
         del self.requests[request.request_id]
         self.finished_req_ids.append(request.request_id)
 
@@ -179,9 +274,10 @@ class RequestLifecycle:
         """Whether a request may need more blocks than there are; its last token takes no slot."""
         num_slots = self.config.num_blocks * self.config.block_size
         num_tokens = request.max_num_tokens - 1
-        if self.config.num_speculative_tokens > 0:
-            num_tokens += self.config.num_speculative_tokens
-            num_tokens = self._num_tokens_to_hold(min(num_tokens, self.config.max_model_len - 1))
+        if num_tokens > request.num_prompt_tokens:  # Else no drafts follow on a sampled token.
+            num_drafts = self.config.num_speculative_tokens
+            num_tokens = min(num_tokens + num_drafts, self.config.max_model_len - 1)
+        num_tokens = self._num_tokens_to_hold(num_tokens)
         return num_tokens > num_slots
 
     def _num_tokens_to_hold(self, num_tokens: int) -> int:
@@ -189,3 +285,9 @@ class RequestLifecycle:
         if self.config.num_lookahead_tokens == 0:
             return num_tokens
         return min(num_tokens + self.config.num_lookahead_tokens, self.config.max_model_len)
+
+
+def _rank_of(request: Request, update: StreamingUpdate) -> Rank:
+    """The rank that a request has from a chunk on."""
+    priority, _, request_id = request.rank
+    return priority, update.arrival_time, request_id

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from attrs import define, field
 
-from spec.interface import NewRequest, RepetitionDetection, RequestObservation, RequestStatus
+from spec.interface import (
+    NewRequest,
+    RepetitionDetection,
+    RequestObservation,
+    RequestStatus,
+    StreamingUpdate,
+)
 
 Rank = tuple[int, float, str]
 """(priority, arrival_time, request_id); under the priority policy the smallest is served first."""
@@ -16,6 +24,8 @@ class Request:
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
+    num_remote_tokens: int
+    """Of how many first tokens a remote store holds the KV."""
     rank: Rank
     client_index: int
     cache_key: str | None
@@ -35,6 +45,10 @@ class Request:
     """Prompt and known output."""
     token_ids: list[int]
     """All known tokens; appended to in place, so it is never handed out."""
+    resumable: bool
+    """Whether chunks of its prompt may follow."""
+    streaming_queue: deque[StreamingUpdate | None] = field(factory=deque)
+    """Chunks that wait until its turn is over; None closes it."""
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     """Tokens whose KV exists, or is promised by a scheduled step."""
@@ -42,6 +56,8 @@ class Request:
     """Scheduled in steps that have not returned."""
     num_stale_output_tokens: int = 0
     """The part of those that a preemption has voided."""
+    drop_stale_output: bool = False
+    """Whether what they sample is dropped, so that nobody waits for it."""
     num_output_placeholders: int = 0
     """Async scheduling: tokens being sampled, not yet known."""
     draft_token_ids: list[int] = field(factory=list)
@@ -76,6 +92,8 @@ def make_request(new: NewRequest, max_model_len: int) -> Request:
     return Request(
         request_id=new.request_id,
         prompt_token_ids=new.prompt_token_ids,
+        num_remote_tokens=new.num_remote_tokens,
+        resumable=new.resumable,
         rank=(new.priority, new.arrival_time, new.request_id),
         client_index=new.client_index,
         cache_key=new.cache_key,

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from operator import attrgetter
 
-from impl.request import Request
+from impl.request import Rank, Request
 from spec.interface import Policy
 
 
@@ -43,6 +43,10 @@ class FCFSRequestQueue:
     def remove_request(self, request: Request) -> None:
         """Removes a request wherever it stands."""
         del self._requests[request.request_id]
+
+    def update_rank(self, request: Request, rank: Rank) -> None:
+        """Gives a request another rank; it stays where it is."""
+        request.rank = rank
 
 
 _get_rank = attrgetter("rank")
@@ -82,6 +86,12 @@ class PriorityRequestQueue:
     def remove_request(self, request: Request) -> None:
         """Removes a request wherever it stands."""
         del self._requests[bisect_left(self._requests, request.rank, key=_get_rank)]
+
+    def update_rank(self, request: Request, rank: Rank) -> None:
+        """Moves a request to another rank."""
+        self.remove_request(request)
+        request.rank = rank
+        self.add_request(request)
 
 
 RequestQueue = FCFSRequestQueue | PriorityRequestQueue

@@ -10,7 +10,7 @@ last. Whether that can go wrong is worked out when a request's blocks change, an
 from __future__ import annotations
 
 from impl.block_pool import NO_HIT, CacheHit
-from impl.lifecycle import RequestLifecycle
+from impl.remote_kv import RemoteKV
 from impl.request import Request, observe_request
 from impl.slots import Slots
 from spec.interface import (
@@ -23,7 +23,7 @@ from spec.interface import (
 )
 
 
-class FastScheduler(RequestLifecycle):
+class FastScheduler(RemoteKV):
     """The default engine that is checked."""
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -38,7 +38,7 @@ class FastScheduler(RequestLifecycle):
         self._schedule_running()
         if self.config.same_step_prefix_hits:
             self._publish_granted()
-        if not self.output.preempted_req_ids and self.pause_state == "unpaused":
+        if not self.output.preempted_req_ids:
             self._schedule_waiting()
         self._publish_granted()
         return self._end_step()
@@ -46,9 +46,11 @@ class FastScheduler(RequestLifecycle):
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forgets all published content, unless a block is held; returns whether it did.
 
-        With `reset_running_requests` all running requests are preempted first.
+        With `reset_running_requests` all running requests are preempted first. They may run again
+        at once, so what their steps in flight sample is dropped.
         """
         while reset_running_requests and self.running:
+            self.running[-1].drop_stale_output = True
             self._preempt(self.running[-1])
         return self.block_pool.reset_prefix_cache()
 
@@ -58,7 +60,7 @@ class FastScheduler(RequestLifecycle):
         cached_block_ids = pool.prefix_cache.get_block_ids()
         return Observation(
             running=[request.request_id for request in self.running],
-            waiting=[request.request_id for request in self.waiting],
+            waiting=[item.request_id for item in (*self.kv_holding_waiting, *self.waiting)],
             requests={name: observe_request(request) for name, request in self.requests.items()},
             num_free_blocks=pool.num_free_blocks,
             free_block_ids=pool.free_block_queue.to_list(),
@@ -66,6 +68,10 @@ class FastScheduler(RequestLifecycle):
             cached_block_ids=cached_block_ids,
             finished_req_ids=list(self.finished_req_ids),
             block_contents={name: pool.prefix_cache.get_content(name) for name in cached_block_ids},
+            retained=self._observe_retained(),
+            deferred_loads={
+                name: self._num_steps_to(fence) for name, (fence, _) in self.deferred_loads.items()
+            },
         )
 
     # ---- pass 1: running requests ----------------------------------------------------------------
@@ -86,8 +92,12 @@ class FastScheduler(RequestLifecycle):
         # Free blocks that admission leaves alone (reserve-aware gate only).
         self.num_reserved_blocks = 0
         self.slots = Slots(config)
+        # Of the running requests: whether any is granted something, and in the middle of a prompt.
+        self.is_anybody_granted = False
+        self.is_prefill_scheduled = False
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
-        if config.threshold_spares_lone_request and len(self.running) + len(self.waiting) <= 1:
+        num_waiting = len(self.kv_holding_waiting) + len(self.waiting)
+        if config.threshold_spares_lone_request and len(self.running) + num_waiting <= 1:
             self.long_prefill_token_threshold = 0
 
     def _schedule_running(self) -> None:
@@ -138,8 +148,9 @@ class FastScheduler(RequestLifecycle):
             num_tokens = self._num_tokens_to_hold(request.num_computed_tokens + num_new_tokens)
             num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens)
             if not self._make_room_for(request, num_new_blocks):
-                # It made room for itself; the cursor already points at the request after it.
-                return self.config.continue_after_self_preemption
+                # If it made room for itself, the cursor points at the request after it already.
+                is_victim = request.status == RequestStatus.PREEMPTED
+                return is_victim and self.config.continue_after_self_preemption
             self._grant_running(request, num_new_tokens, num_new_blocks)
         self.req_index += 1
         return True
@@ -177,10 +188,14 @@ class FastScheduler(RequestLifecycle):
     def _make_room_for(self, request: Request, num_new_blocks: int) -> bool:
         """Preempts until `request` finds its blocks; False if it had to go itself.
 
-        The token count stays what it was, so what a victim gives back may go to waste.
+        Or if the blocks of a victim would not be free at once. The token count stays what it was,
+        so what a victim gives back may go to waste.
         """
         while num_new_blocks > self.block_pool.num_free_blocks:
             victim = self._choose_victim()
+            num_planned = self.output.num_scheduled_tokens.get(victim.request_id, 0)
+            if not self._can_be_freed(victim, num_planned):
+                return False
             self._preempt(victim)
             if victim is request:
                 return False
@@ -195,17 +210,20 @@ class FastScheduler(RequestLifecycle):
     def _preempt(self, victim: Request) -> None:
         """Takes everything from a running request but its tokens; it goes to the head of waiting.
 
-        Its blocks are free at once, also with steps in flight: those are void, and their output is
-        stale.
+        Its blocks are free at once, also with steps in flight, unless they are kept back: those are
+        void, and their output is stale. If it is dropped, so is all that comes back until it has.
         """
         self._leave_running(victim)
         self._take_back(victim)
-        self.block_pool.free(victim)
+        self._free_request_blocks(victim)
         victim.status = RequestStatus.PREEMPTED
         victim.num_computed_tokens = 0
         victim.num_output_placeholders = 0
+        if victim.drop_stale_output:
+            victim.drop_stale_output = victim.num_in_flight_tokens > 0
         victim.num_stale_output_tokens = victim.num_in_flight_tokens
         victim.draft_token_ids = []
+        victim.is_prefill_chunk = False
         victim.num_preemptions += 1
         self.waiting.prepend_request(victim)
         self.output.preempted_req_ids.append(victim.request_id)
@@ -242,6 +260,7 @@ class FastScheduler(RequestLifecycle):
         taken back.
         """
         num_computed_tokens = request.num_computed_tokens
+        self.is_prefill_scheduled |= request.is_prefill_chunk
         if request.draft_token_ids:
             self._schedule_drafts(request, num_computed_tokens + num_new_tokens)
         new_block_ids = self._grant(request, num_new_tokens, num_new_blocks, NO_HIT)
@@ -263,10 +282,10 @@ class FastScheduler(RequestLifecycle):
             self.output.scheduled_spec_decode_tokens[request.request_id] = drafts
         request.draft_token_ids = []
 
-    # ---- pass 2: the head of the waiting queue ---------------------------------------------------
+    # ---- pass 2: the heads of the waiting queues -------------------------------------------------
 
     def _schedule_waiting(self) -> None:
-        """Pass 2: admits from the head of the waiting queue until a gate stops it.
+        """Pass 2: admits the head of the queue that is next, until a gate stops it.
 
         One that is not ready or lacks a slot is set aside and put back; one that does not fit stops
         admission, so that small requests never overtake a large one (head-of-line blocking).
@@ -275,15 +294,19 @@ class FastScheduler(RequestLifecycle):
             self.num_reserved_blocks = sum(map(self._num_missing_blocks, self.running))
         if self.slots.is_limited:
             self._count_slots()
+        self.is_anybody_granted = bool(self.output.num_scheduled_tokens)
         skipped: list[Request] = []
-        while self.waiting and self._tokens_left() > 0 and self._has_seat():
-            head = self.waiting.peek_request()
+        while (queue := self._next_queue()) and self._tokens_left() > 0 and self._has_seat():
+            head = queue.peek_request()
+            self._promote_loaded(head)
             if not self._is_ready(head) or not self.slots.has_slot(head):
-                skipped.append(self.waiting.pop_request())
+                skipped.append(queue.pop_request())
             elif not self._admit_head():
                 break
+            elif self.config.load_kv_async and self._is_waiting_for_kv(head):
+                skipped.append(head)
         for request in reversed(skipped):
-            self.waiting.prepend_request(request)
+            self._queue_of(request).prepend_request(request)
 
     def _count_slots(self) -> None:
         for request in self.running:
@@ -291,43 +314,103 @@ class FastScheduler(RequestLifecycle):
             self.slots.take(request, is_scheduled=is_scheduled)
 
     def _admit_head(self) -> bool:
-        """Admits the head of the waiting queue if it fits; a refusal changes nothing."""
-        request = self.waiting.peek_request()
-        hit = self.block_pool.find_longest_cache_hit(request)
-        num_computed_tokens = len(hit.block_ids) * self.config.block_size
+        """Admits the head of the queue that is next if it fits; a refusal changes nothing."""
+        request = self._next_queue().peek_request()
+        # Whoever holds blocks has been looked up before.
+        hit = NO_HIT if request.block_ids else self.block_pool.find_longest_cache_hit(request)
+        end_of_load = self._end_of_load(request, hit)
+        if end_of_load > 0:
+            return self._load_head(request, end_of_load, hit)
+        num_computed_tokens = request.num_computed_tokens
+        num_computed_tokens += len(hit.block_ids) * self.config.block_size
         num_new_tokens = self._cap_long_prefill(request.num_tokens - num_computed_tokens)
         if not self._may_be_cut(num_new_tokens):
             return False
-        num_new_tokens = min(num_new_tokens, self._tokens_left())
+        num_padding = self._compute_num_padding(request, num_computed_tokens)
+        if num_padding > 0 and not self._may_be_padded(num_padding):
+            return False
+        num_new_tokens = min(num_new_tokens, self._tokens_left()) + num_padding
         num_tokens = num_computed_tokens + num_new_tokens
         if not self.slots.may_be_partial(request, num_tokens):
             return False
         if not self._has_room_for(request, num_tokens, hit):
             return False
+        if num_padding > 0:
+            self.output.scheduled_spec_decode_tokens[request.request_id] = [-1] * num_padding
         self._admit(request, num_computed_tokens, num_new_tokens, hit)
         return True
 
+    def _load_head(self, request: Request, end: int, hit: CacheHit) -> bool:
+        """Begins a load for the head of the queue, beside the step, if it fits; it goes on waiting.
+
+        A load cannot be preempted, so it leaves alone what unfinished prefills and loads need.
+        """
+        pool = self.block_pool
+        num_blocks = pool.compute_num_new_blocks(request, end, hit) + self._num_blocks_of_prefills()
+        if self.config.scheduler_reserve_full_isl:
+            num_tokens = min(request.num_tokens, self.config.max_model_len)
+            num_whole = pool.compute_num_new_blocks(request, num_tokens, hit)
+            num_blocks = max(num_blocks, num_whole + self.num_reserved_blocks)
+        num_blocks += hit.num_free_blocks
+        num_blocks += self.config.num_watermark_blocks if self.running else 0
+        if num_blocks > pool.num_free_blocks:
+            return False
+        self._next_queue().pop_request()
+        self._begin_load(request, end, hit)
+        return True
+
     def _has_seat(self) -> bool:
-        """Gate: fewer than `max_num_seqs` requests run."""
-        return len(self.running) < self.config.max_num_seqs
+        """Gate: fewer than `max_num_seqs` requests run, or wait for a chunk and keep their seat."""
+        num_seats = len(self.running) + self.num_waiting_for_streaming_input
+        return num_seats < self.config.max_num_seqs
 
     def _is_ready(self, request: Request) -> bool:
-        """Gate: its grammar is compiled, and no voided step of it is in flight.
+        """Gate: its grammar is compiled, its KV and input are there, no voided step is in flight.
 
-        The token of such a step would be sampled twice.
+        The token of such a step would be sampled twice, unless it is dropped.
         """
         if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             return False
+        if self.config.load_kv_async and request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return False
+        if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+            return False
+        if request.drop_stale_output:
+            return True
         return request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
 
     def _may_be_cut(self, num_new_tokens: int) -> bool:
         """Gate: prompts may be computed in chunks, or this one fits the budget whole."""
         return self.config.enable_chunked_prefill or num_new_tokens <= self._tokens_left()
 
+    def _compute_num_padding(self, request: Request, num_computed_tokens: int) -> int:
+        """Draft slots for an admission of one token, so that all requests of a step are alike.
+
+        None while a prompt is computed, or for all there is of one alone, or without room.
+        """
+        num_drafts = self.config.num_speculative_tokens
+        if num_drafts == 0 or request.num_tokens - num_computed_tokens != 1:
+            return 0
+        is_alone = num_computed_tokens == 0 and not self.is_anybody_granted
+        has_room = request.num_tokens + num_drafts < self.config.max_model_len
+        may_pad = self.config.pad_admitted_decodes and has_room
+        return num_drafts if may_pad and not is_alone and not self.is_prefill_scheduled else 0
+
+    def _may_be_padded(self, num_padding: int) -> bool:
+        """Gate: the padding fits the budgets whole, beside the one token."""
+        return num_padding < self._tokens_left()
+
+    def _num_tokens_at_admission(self, request: Request, num_tokens: int) -> int:
+        """So many tokens, and what is written ahead of them where an admission is given that."""
+        if self.config.lookahead_at_admission or request.block_ids:
+            return self._num_tokens_to_hold(num_tokens)
+        return num_tokens
+
     def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
-        """Gate: the first `num_tokens` (whole-sequence gate: all) fit in the free blocks."""
+        """Gate: the first `num_tokens` (whole-sequence gate: all, too) fit in the free blocks."""
+        num_tokens = self._num_tokens_at_admission(request, num_tokens)
         if self.config.scheduler_reserve_full_isl:
-            num_tokens = request.num_tokens
+            num_tokens = max(num_tokens, request.num_tokens)
         num_tokens = min(num_tokens, self.config.max_model_len)
         num_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens, hit)
         # Adopting a hit block that nobody holds uses up a free block.
@@ -346,12 +429,15 @@ class FastScheduler(RequestLifecycle):
     ) -> None:
         """Moves the head of the queue to the tail of `running`; the worker gets its whole table."""
         is_resumed = request.status == RequestStatus.PREEMPTED
-        self.running.append(self.waiting.pop_request())
+        self.running.append(self._next_queue().pop_request())
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_computed_tokens
         num_tokens = num_computed_tokens + num_new_tokens
+        num_tokens = self._num_tokens_at_admission(request, num_tokens)
         num_new_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens, hit)
         self._grant(request, num_new_tokens, num_new_blocks, hit)
+        if self.config.load_kv_async and request.num_computed_tokens < request.num_tokens:
+            self.inflight_prefills.add(request)
         if self.config.same_step_prefix_hits:
             self._publish_granted()
         if self.config.reserve_admitted_prefills:
@@ -409,9 +495,13 @@ class FastScheduler(RequestLifecycle):
 
     def _end_step(self) -> SchedulerOutput:
         """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
-        if self.config.async_scheduling and self.config.num_speculative_tokens > 0:
+        if self.forgets_drafts:
             self._forget_unscheduled_drafts()
         output = self.output
+        self._note_planned(output)
+        if self.config.load_kv_async:
+            self._tell_loads(output)
+            self._forget_finished_prefills()
         output.finished_req_ids = self.finished_req_ids
         output.new_block_ids_to_zero = self.block_pool.take_new_block_ids()
         self.finished_req_ids = []

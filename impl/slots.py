@@ -30,7 +30,7 @@ class Slots:
 
     def take(self, request: Request, *, is_scheduled: bool) -> None:
         """Counts a running request, whose tokens of this step are computed already."""
-        if is_scheduled and request.lora_id:
+        if request.lora_id and (is_scheduled or self.config.idle_loras_count):
             self.loras.add(request.lora_id)
         if request.num_computed_tokens < request.num_prompt_tokens:
             self.num_partial_prefills += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from proofs.symbolic.pools import PublicationPool
-from spec.block_pool import BlockPool, CacheHit
+from spec.block_pool import BlockPool, CacheHit, HoldsBlocks
 from spec.request import Request
 
 
@@ -42,8 +42,9 @@ class FindablePool(PublicationPool):
         self.pool.cache_full_blocks(request, num_tokens)
         self._count()
 
-    def free(self, request: Request) -> None:
+    def free(self, request: HoldsBlocks) -> None:
         """As the pool of identities."""
+        assert isinstance(request, Request), "proofs leave deferred frees out"
         self.pool.free(request)
         self.left.append(request)
         self._count()

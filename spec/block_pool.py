@@ -5,8 +5,17 @@ Sources: vllm/v1/core/block_pool.py: BlockPool, vllm/v1/core/kv_cache_manager.py
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from spec.interface import BlockContent, SchedulerConfig
 from spec.request import Request
+
+
+class HoldsBlocks(Protocol):
+    """A request, or a block table that one has left behind."""
+
+    block_ids: list[int]
+    num_blocks: int
 
 
 class CacheHit:
@@ -44,7 +53,7 @@ class CountedBlockPool:
     def cache_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Publishes nothing."""
 
-    def free(self, request: Request) -> None:
+    def free(self, request: HoldsBlocks) -> None:
         """Counts a request's blocks back."""
         self.num_free_blocks += request.num_blocks
         request.num_blocks = 0
@@ -52,6 +61,12 @@ class CountedBlockPool:
     def reset_prefix_cache(self) -> bool:
         """Forgets nothing, since nothing is published; fails all the same if a block is held."""
         return self.num_free_blocks == self.num_blocks
+
+    def zero(self, block_ids: list[int]) -> None:
+        """Notes nothing, since no block has a name."""
+
+    def leave_unzeroed(self, block_ids: list[int]) -> None:
+        """Notes nothing, since no block has a name."""
 
     def take_new_block_ids(self) -> list[int]:
         """Returns nothing, since no block has a name."""
@@ -119,7 +134,7 @@ class BlockPool(CountedBlockPool):
                 self.block_hash[block_id] = content
                 self.cached_blocks.setdefault(content, []).append(block_id)
 
-    def free(self, request: Request) -> None:
+    def free(self, request: HoldsBlocks) -> None:
         """Frees a request's blocks, last block first, so that a prefix is evicted from its tail."""
         self.num_put_first = 0
         for block_id in reversed(request.block_ids):
@@ -135,6 +150,14 @@ class BlockPool(CountedBlockPool):
         self.block_hash = {}
         self.cached_blocks = {}
         return True
+
+    def zero(self, block_ids: list[int]) -> None:
+        """Counts blocks as just taken: what was to be written there was not."""
+        self.new_block_ids += block_ids
+
+    def leave_unzeroed(self, block_ids: list[int]) -> None:
+        """Does not count as taken what somebody else writes meanwhile: the last that were."""
+        del self.new_block_ids[len(self.new_block_ids) - len(block_ids) :]
 
     def take_new_block_ids(self) -> list[int]:
         """Returns the blocks taken from the free queue since the last call, in order."""
@@ -175,6 +198,11 @@ class BlockPool(CountedBlockPool):
             self.cached_blocks[content].remove(block_id)
             if not self.cached_blocks[content]:
                 del self.cached_blocks[content]
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b`, rounded up."""
+    return (a + b - 1) // b
 
 
 def make_block_pool(config: SchedulerConfig) -> BlockPool:

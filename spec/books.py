@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from spec.interface import EngineCoreOutput, SchedulerOutput
+from spec.interface import EngineCoreOutput, KVLoad, SchedulerOutput, StreamingUpdate
+from spec.sessions import end_turn, take_chunk
 
 if TYPE_CHECKING:
     from spec.model import LiveRequest, StepInFlight
@@ -28,11 +29,33 @@ def deliver(
             request = after.get(output.request_id)
             if request is None:
                 continue
-            if output.finish_reason is not None:
+            received: LiveRequest | None = request.receive(output.new_token_ids)
+            if received is not None and output.finish_reason is not None:
+                received = end_turn(received)
+            if received is None:
                 del after[output.request_id]
             else:
-                after[output.request_id] = request.receive(output.new_token_ids)
+                after[output.request_id] = received
     return after
+
+
+def hand_over(
+    live: dict[str, LiveRequest], request_id: str, update: StreamingUpdate | None
+) -> dict[str, LiveRequest]:
+    """Returns the live requests after one of them was handed a chunk, or its end."""
+    changed = take_chunk(live[request_id], update)
+    if changed is not None:
+        return {**live, request_id: changed}
+    return {name: request for name, request in live.items() if name != request_id}
+
+
+def count_rejected(step: StepInFlight, sampled_token_ids: dict[str, list[int]]) -> dict[str, int]:
+    """How many drafts of each request are wrong, of those that a step has verified."""
+    return {
+        name: len(drafts) + 1 - len(sampled_token_ids[name])
+        for name, drafts in step.output.scheduled_spec_decode_tokens.items()
+        if sampled_token_ids.get(name) and name not in step.voided
+    }
 
 
 def give_drafts(
@@ -47,6 +70,24 @@ def give_drafts(
     return {**live, **changed} if changed else live
 
 
+def mark_lost(
+    live: dict[str, LiveRequest], request_ids: list[str], has_lost_kv: bool
+) -> dict[str, LiveRequest]:
+    """Returns the live requests with those named marked as ones that have lost their KV, or not."""
+    changed = {
+        name: attrs.evolve(live[name], has_lost_kv=has_lost_kv)
+        for name in request_ids
+        if name in live and live[name].has_lost_kv != has_lost_kv
+    }
+    return {**live, **changed} if changed else live
+
+
+def valid_ends(load: KVLoad) -> list[int]:
+    """How many first tokens of a request may have their KV when a load ends: 0, or whole blocks."""
+    block_size = (load.end - load.start) // len(load.block_ids)
+    return sorted({0, *range(load.start, load.end + 1, block_size)})
+
+
 def start_positions(output: SchedulerOutput) -> dict[str, int]:
     """Where each request's part of a step begins, as the worker is told."""
     starts: dict[str, int] = {}
@@ -57,7 +98,38 @@ def start_positions(output: SchedulerOutput) -> dict[str, int]:
     return starts
 
 
-def void(step: StepInFlight, request_ids: list[str]) -> StepInFlight:
-    """Marks the parts of preempted requests as void."""
-    hit = [name for name in request_ids if name in step.output.num_scheduled_tokens]
-    return attrs.evolve(step, voided=(*step.voided, *hit)) if hit else step
+def find_padded(output: SchedulerOutput) -> tuple[str, ...]:
+    """Returns who is admitted with drafts: before its first step nobody guesses what follows."""
+    admitted = [
+        *output.scheduled_new_reqs,
+        *[name for name, cached in output.scheduled_cached_reqs.items() if cached.resumed],
+    ]
+    return tuple([name for name in admitted if name in output.scheduled_spec_decode_tokens])
+
+
+def void(
+    in_flight: tuple[StepInFlight, ...], request_ids: list[str], *, drops: bool = False
+) -> tuple[StepInFlight, ...]:
+    """Marks the parts of preempted requests as void, and as dropped if nobody is sent them.
+
+    Once output of a request is to be dropped, all that is in flight of it at a preemption is.
+    """
+    dropped = [
+        name for name in request_ids if drops or any(name in step.dropped for step in in_flight)
+    ]
+    return tuple(
+        [
+            attrs.evolve(
+                step,
+                voided=_join(step, step.voided, request_ids),
+                dropped=_join(step, step.dropped, dropped),
+            )
+            for step in in_flight
+        ]
+    )
+
+
+def _join(step: StepInFlight, names: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    """Adds those who have a part in a step."""
+    scheduled = step.output.num_scheduled_tokens
+    return (*names, *[name for name in more if name in scheduled and name not in names])

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+BEFORE_0_33 = {
+    "idle_loras_count": False,
+    "lookahead_at_admission": False,
+    "pad_admitted_decodes": False,
+    "publish_verified_drafts": False,
+}
+"""Of adapters and drafts; no recording of an older release holds any, so these are read."""
 DIALECTS: dict[str, dict[str, Any]] = {
     "vllm-0.33.0": {},
-    "vllm-0.33.0-as-released": {"publish_at_grant": True},
+    "vllm-0.33.0-as-released": {"publish_at_grant": True, "keep_unscheduled_drafts": True},
     "vllm-0.16.0": {
         "threshold_spares_lone_request": False,
         "uncached_blocks_first": False,
         "continue_after_self_preemption": False,
         "cursor_follows_victim": "scheduled",
         "wait_for_stale_output": False,
+        **BEFORE_0_33,
         "stop_order": "min_stop_length",
     },
     "vllm-0.11.0": {
@@ -21,12 +29,14 @@ DIALECTS: dict[str, dict[str, Any]] = {
         "continue_after_self_preemption": False,
         "cursor_follows_victim": "never",
         "wait_for_stale_output": False,
+        **BEFORE_0_33,
         "stop_at_max_tokens_in_flight": False,
         "stop_order": "length_stop",
     },
 }
 """Fields of `SchedulerConfig` by dialect; what a dialect does not name has its default.
 
-The defaults are vLLM 0.33.0 with one fault corrected: as released, it publishes blocks that may
-never be computed (`publish_at_grant`).
+The defaults are vLLM 0.33.0 with two faults corrected: as released, it publishes blocks that may
+never be computed (`publish_at_grant`), and lets a step verify drafts that no worker has
+(`keep_unscheduled_drafts`).
 """

@@ -14,6 +14,7 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
+from spec.gates_of_loads import has_room_to_load, is_loading, may_load
 from spec.model import Transition
 from spec.scheduler import cdiv
 
@@ -33,7 +34,7 @@ def _find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None
     output, after = seen.outcome.output, seen.after
     if output is None or not after.waiting:
         return "empty_queue"
-    if seen.pause_state != "unpaused":
+    if seen.pause_state == "paused_all":
         return "pause"
     if output.preempted_req_ids:
         return "preemption"
@@ -41,7 +42,7 @@ def _find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None
     if num_left <= 0:
         is_spent = output.total_num_scheduled_tokens >= config.max_num_scheduled_tokens
         return "token_budget" if is_spent else "input_budget"
-    if len(after.running) >= config.max_num_seqs:
+    if len(after.running) + num_parked(seen) >= config.max_num_seqs:
         return "max_num_seqs"
     # Another invariant objects to a name that no request has.
     named = [name for name in after.waiting if name in after.requests]
@@ -50,30 +51,49 @@ def _find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None
     if head is None:
         return next(iter(skipped.values()), "not_ready")
     request = after.requests[head]
-    num_new_tokens = cap_long_prefill(config, seen.before, request.num_tokens)
+    if may_load(config, seen, head):
+        if not has_room_to_load(config, seen, head, after.running):
+            return "load"
+        if not config.enable_prefix_caching:
+            return None
+    return _find_gate_of_size(config, seen, request, num_left)
+
+
+def _find_gate_of_size(
+    config: SchedulerConfig, seen: Transition, request: RequestObservation, num_left: int
+) -> str | None:
+    """Returns why a ready request that finds a seat and a slot does not fit."""
+    after = seen.after
+    num_padding = find_padding(config, seen, request)
+    if num_padding >= num_left:
+        return "padding"
+    num_computed_tokens = request.num_computed_tokens
+    num_new_tokens = cap_long_prefill(config, seen.before, request.num_tokens - num_computed_tokens)
     if not config.enable_chunked_prefill and num_new_tokens > num_left:
         return "whole_prompt_budget"
-    is_partial = min(num_new_tokens, num_left) < request.num_prompt_tokens
+    num_tokens = num_computed_tokens + min(num_new_tokens, num_left)
+    is_partial = num_tokens < request.num_prompt_tokens
     num_partial = len(partial_prefills(after, after.running))
     if is_partial and 0 < config.max_num_partial_prefills <= num_partial:
         return "partial_prefills"
-    return _find_refusing_memory_gate(config, after, request, min(num_new_tokens, num_left))
+    if config.enable_prefix_caching:
+        num_tokens = request.num_tokens  # After a hit the chunk ends further on.
+    return _find_refusing_memory_gate(config, after, request, num_tokens + num_padding)
 
 
 def _find_refusing_memory_gate(
-    config: SchedulerConfig, after: Observation, request: RequestObservation, num_new_tokens: int
+    config: SchedulerConfig, after: Observation, request: RequestObservation, num_tokens: int
 ) -> str | None:
-    num_free = after.num_free_blocks
-    num_sequence_blocks = num_blocks_of_sequence(config, request)
-    num_chunk_blocks = cdiv(num_new_tokens, config.block_size)
-    if config.enable_prefix_caching and not config.scheduler_reserve_full_isl:
-        # After a hit the chunk ends further on.
-        num_chunk_blocks = num_sequence_blocks
-    if num_chunk_blocks > num_free:
+    # Whoever holds KV already lacks only what it does not hold.
+    num_free, num_held = after.num_free_blocks, len(request.block_ids)
+    num_blocks = cdiv(min(num_tokens, config.max_model_len), config.block_size)
+    if config.lookahead_at_admission or num_held > 0:
+        num_blocks = num_blocks_ahead(config, num_tokens)
+    num_blocks = max(num_blocks - num_held, 0)
+    if num_blocks > num_free:
         return "free_blocks"
-    num_blocks = num_chunk_blocks
     if config.scheduler_reserve_full_isl:
-        num_blocks = num_sequence_blocks
+        num_blocks = max(num_blocks, num_blocks_of_sequence(config, request) - num_held)
         if num_blocks > num_free:
             return "whole_sequence"
     if after.running:
@@ -83,6 +103,50 @@ def _find_refusing_memory_gate(
     if num_blocks + num_reserved_blocks(config, after, after.running) > num_free:
         return "reserve"
     return None
+
+
+def find_padding(config: SchedulerConfig, seen: Transition, request: RequestObservation) -> int:
+    """Draft slots that an admission of `request` may be padded with, if a hit leaves one token."""
+    start = request.num_tokens - 1
+    may_start = start in {0, request.num_computed_tokens} or (
+        config.enable_prefix_caching and start % config.block_size == 0
+    )
+    return max(possible_padding(config, seen, start)) if may_start else 0
+
+
+def possible_padding(config: SchedulerConfig, seen: Transition, start: int) -> set[int]:
+    """Draft slots that an admission may be padded with that computes one token, from `start` on.
+
+    Either none or as many as a decode may have: it depends on whether all who run are past their
+    prompts, which cannot be told of one that has resumed and is left with one known token.
+    """
+    num_drafts = config.num_speculative_tokens
+    output = seen.outcome.output
+    if not config.pad_admitted_decodes or output is None:
+        return {0}
+    requests = seen.before.requests
+    granted = [name for name in seen.before.running if name in output.num_scheduled_tokens]
+    known = [requests[name] for name in granted if name in requests]
+    if start + 1 + num_drafts >= config.max_model_len or (start == 0 and not granted):
+        return {0}
+    may_prefill = [request for request in known if may_compute_prompt(request)]
+    if any(request.num_output_tokens == 0 or num_due(request) > 1 for request in may_prefill):
+        return {0}
+    return {0, num_drafts} if may_prefill else {num_drafts}
+
+
+def may_compute_prompt(request: RequestObservation) -> bool:
+    """Whether the last step of a running request may have left known tokens to compute.
+
+    Drafts and placeholders follow on a step that samples.
+    """
+    return num_due(request) > 1 or not (request.num_draft_tokens or request.num_output_placeholders)
+
+
+def num_due(request: RequestObservation) -> int:
+    """The tokens of a running request that are known or being sampled, and not computed."""
+    num_placeholders = request.num_output_placeholders or 0
+    return request.num_tokens + num_placeholders - request.num_computed_tokens
 
 
 def tokens_left(config: SchedulerConfig, output: SchedulerOutput) -> int:
@@ -109,9 +173,23 @@ def find_hindrance(config: SchedulerConfig, seen: Transition, request_id: str) -
     live = seen.live.get(request_id)
     if live is not None and live.waits_for_grammar:
         return "grammar"
-    if config.wait_for_stale_output and any(request_id in step.voided for step in seen.in_flight):
+    if live is not None and live.waits_for_chunk:
+        return "streaming_input"
+    if is_loading(seen, request_id):
+        return "remote_kv"
+    before = seen.before.requests.get(request_id)
+    if seen.pause_state == "paused_new" and not (before and before.block_ids):
+        return "pause"
+    if config.wait_for_stale_output and any(
+        request_id in step.voided and request_id not in step.dropped for step in seen.in_flight
+    ):
         return "stale_output"
     return None
+
+
+def num_parked(seen: Transition) -> int:
+    """How many requests wait for a chunk, and keep their seats."""
+    return sum(live.waits_for_chunk for live in seen.live_after.values())
 
 
 def find_taken_slot(
@@ -122,7 +200,7 @@ def find_taken_slot(
     if live is None:
         return None
     if config.max_loras > 0 and live.new.lora_id != 0:
-        loras = loras_in_step(seen, running)
+        loras = loras_with_a_slot(config, seen, running)
         if live.new.lora_id not in loras and len(loras) >= config.max_loras:
             return "loras"
     long = config.long_prefill_token_threshold
@@ -134,11 +212,15 @@ def find_taken_slot(
     return None
 
 
-def loras_in_step(seen: Transition, running: list[str]) -> set[int]:
-    """The adapters with which a step computes tokens of some who run."""
+def loras_with_a_slot(config: SchedulerConfig, seen: Transition, running: list[str]) -> set[int]:
+    """The adapters of some who run, in some dialects only of those in the step."""
     scheduled = {} if seen.outcome.output is None else seen.outcome.output.num_scheduled_tokens
-    in_step = [name for name in running if name in scheduled and name in seen.live]
-    return {seen.live[name].new.lora_id for name in in_step} - {0}
+    holders = [
+        name
+        for name in running
+        if name in seen.live and (config.idle_loras_count or name in scheduled)
+    ]
+    return {seen.live[name].new.lora_id for name in holders} - {0}
 
 
 def partial_prefills(seen: Observation, running: list[str]) -> list[str]:

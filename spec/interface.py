@@ -49,10 +49,24 @@ class ControlledScheduler(Scheduler, Protocol):
     def grammar_ready(self, request_id: str) -> None:
         """Lets a request whose grammar is compiled be admitted; unknown ids are ignored."""
 
+    def finish_recving(self, request_id: str, num_valid_tokens: int) -> None:
+        """Tells that the load of a request's KV has ended, with so many of its first tokens there.
+
+        Whole blocks, and none if nothing of it may be used. Its request may have ended meanwhile;
+        then its blocks are free from now on. Ids that load nothing are ignored.
+        """
+
+    def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
+        """Hands over the next chunk of a resumable request, or closes it with None.
+
+        It waits its turn while the request has not answered the chunk before; unknown ids are
+        ignored.
+        """
+
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forgets all published content, unless a block is held; returns whether it did.
 
-        With `reset_running_requests` all running requests are preempted first, so none is.
+        With `reset_running_requests` all running requests are preempted first.
         """
 
 
@@ -61,12 +75,14 @@ class RequestStatus(IntEnum):
 
     WAITING = 1
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = 2
-    RUNNING = 3
-    PREEMPTED = 4
-    FINISHED_STOPPED = 5
-    FINISHED_LENGTH_CAPPED = 6
-    FINISHED_ABORTED = 7
-    FINISHED_REPETITION = 8
+    WAITING_FOR_REMOTE_KVS = 3
+    WAITING_FOR_STREAMING_REQ = 4
+    RUNNING = 5
+    PREEMPTED = 6
+    FINISHED_STOPPED = 7
+    FINISHED_LENGTH_CAPPED = 8
+    FINISHED_ABORTED = 9
+    FINISHED_REPETITION = 10
 
 
 FINISH_REASON: dict[int, str] = {
@@ -177,7 +193,7 @@ class SchedulerConfig:
     num_lookahead_tokens: int = field(
         default=0, validator=at_least(0, "0 is a drafter that keeps no KV here")
     )
-    """Slots that a running request is given beyond its tokens, for KV that a drafter writes."""
+    """Slots that a request is given beyond its tokens, for KV that a drafter writes."""
     num_draft_slots: int = field(
         default=0, validator=at_least(0, "0 is a drafter that adds nothing to the batch")
     )
@@ -197,12 +213,25 @@ class SchedulerConfig:
     A long prompt that would be one more is skipped, so that shorter ones may jump the queue.
     """
     max_loras: int = field(default=0, validator=at_least(0, "0 is no limit"))
-    """The most adapters in one step; a request with one more is skipped. 0 is no limit."""
+    """The most adapters that run at once; a request with one more is skipped. 0 is no limit."""
+    load_kv_async: bool = _flag(False)
+    """Whether KV that a remote store holds is loaded while its request waits, and not computed."""
+    defer_block_free: bool = _flag(False)
+    """Whether blocks that a step in flight may still write are kept back until it has returned.
+
+    A load is not ordered against the steps, so with more than one of them in flight it needs this.
+    """
+    defer_async_loads: bool = _flag(False)
+    """Whether a load begins only when the steps in flight have returned: they may still read what
+    its blocks held before."""
     reject_too_large: bool = _flag(False)
     """Dialect: a request that may outgrow the pool is refused at its arrival; else it waits, once
     it has, for ever."""
     publish_at_grant: bool = _flag(False)
     """Dialect (vLLM 0.33.0 as released): a granted chunk is findable at once, taken back or not."""
+    keep_unscheduled_drafts: bool = _flag(False)
+    """Dialect (vLLM 0.33.0 as released, async): a request that sits a step out keeps its draft
+    placeholders, for which its worker has no drafts any more (vLLM #46899)."""
     same_step_prefix_hits: bool = _flag(True)
     """Dialect: a request may hit blocks that the step that admits it is about to compute."""
     threshold_spares_lone_request: bool = _flag(True)
@@ -220,6 +249,17 @@ class SchedulerConfig:
     """Dialect (vLLM 0.33): a request is not ready while output of its voided steps is in flight."""
     deliver_stale_output: bool = _flag(True)
     """Dialect: tokens of a voided step are still delivered; else dropped, and sampled again."""
+    idle_loras_count: bool = _flag(True)
+    """Dialect (vLLM 0.33): a running request keeps its adapter's slot in a step that computes none
+    of its tokens, since it may join the next one; else only adapters of the step count."""
+    lookahead_at_admission: bool = _flag(True)
+    """Dialect (vLLM 0.33): an admission is given slots to be written ahead, too."""
+    pad_admitted_decodes: bool = _flag(True)
+    """Dialect (vLLM 0.33): with speculative decoding an admission of one token is given as many
+    draft slots as one that decodes, so that all requests of a step are alike (`spec.padding`)."""
+    publish_verified_drafts: bool = _flag(True)
+    """Dialect (vLLM 0.33): with speculative decoding, blocks that verified drafts have completed
+    are published when the step returns, not when the next one is granted."""
     stop_at_max_tokens_in_flight: bool = _flag(True)
     """Dialect (vLLM 0.16+, async): no step is scheduled past the one that samples the last token.
 
@@ -252,6 +292,7 @@ class SchedulerConfig:
                 "reserve_admitted_prefills=True needs scheduler_reserve_full_isl=True; "
                 "switch both on or both off"
             )
+        self._check_loads()
         if self.max_long_partial_prefills > 0 and self.long_prefill_token_threshold == 0:
             raise ConfigError(
                 f"max_long_partial_prefills={self.max_long_partial_prefills} needs "
@@ -267,6 +308,18 @@ class SchedulerConfig:
                 f"max_model_len - 1 = {self.max_model_len - 1} while enable_chunked_prefill=False, "
                 "so a long prompt would wait for ever; "
                 "raise the budget, or switch chunked prefill on"
+            )
+
+    def _check_loads(self) -> None:
+        if self.defer_async_loads and not (self.load_kv_async and self.defer_block_free):
+            raise ConfigError(
+                "defer_async_loads=True needs load_kv_async=True and defer_block_free=True; "
+                "switch them on, or it off"
+            )
+        if self.load_kv_async and not self.wait_for_stale_output:
+            raise ConfigError(
+                "load_kv_async=True needs wait_for_stale_output=True, or output of a voided step "
+                "ends a request while its KV is loaded; switch both on, or the former off"
             )
 
     def _check_drafts(self) -> None:
@@ -304,7 +357,9 @@ class NewRequest:
     """A request as it arrives.
 
     Preconditions, which the environment keeps: at least one prompt token, fewer than
-    `max_model_len`; the id is not in use, nor in a step in flight.
+    `max_model_len`; the id is not in use, nor in a step in flight. Where min_tokens are tested
+    before the length (`stop_order`, "min_stop_length"), they are no more than `max_tokens` and
+    `max_model_len` allow, or the request would never end (vLLM #26317).
     """
 
     request_id: str
@@ -328,6 +383,10 @@ class NewRequest:
     """The adapter that the model runs with; 0 is none. Different ones never share blocks."""
     structured_output: bool = False
     """Whether the output follows a grammar, which must be compiled before the first step."""
+    resumable: bool = False
+    """Streaming input: whether further chunks of its prompt follow, until it is closed."""
+    num_remote_tokens: int = 0
+    """Of how many first tokens of its prompt a remote store holds the KV; whole blocks count."""
 
     @property
     def cache_key(self) -> str | None:
@@ -339,6 +398,20 @@ class NewRequest:
             return self.cache_salt
         salt = "" if self.cache_salt is None else f"\0{self.cache_salt}"
         return f"lora {self.lora_id}\0{salt}"
+
+
+@frozen(kw_only=True)
+class StreamingUpdate:
+    """The next chunk of a resumable request (vllm/v1/request.py: StreamingUpdate).
+
+    Preconditions, which the environment keeps: at least one token; the prompt that it ends, with
+    all outputs that are kept until then, is shorter than `max_model_len`.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+    """The most output tokens of its answer."""
+    arrival_time: float = 0.0
 
 
 @define
@@ -365,6 +438,30 @@ class CachedRequestData:
 
 
 @define
+class KVLoad:
+    """A load of KV from a remote store: what the connector is told."""
+
+    start: int
+    """The first token whose KV is loaded; that of those before it is there."""
+    end: int
+    """Up to which token."""
+    block_ids: list[int]
+    """Where it goes: the blocks of these tokens, all of them whole."""
+
+
+@define
+class RetainedBlocks:
+    """Blocks that no request holds any more, and that are not free yet."""
+
+    block_ids: list[int]
+    """As a block table."""
+    num_steps: int = 0
+    """They are free when so many steps in flight have returned; empty steps do not count."""
+    request_id: str | None = None
+    """They are free when the load for this request, which has ended, is over; None if none is."""
+
+
+@define
 class SchedulerOutput:
     """What one step computes, as the worker is told."""
 
@@ -387,6 +484,9 @@ class SchedulerOutput:
 
     None if an engine cannot tell.
     """
+
+    kv_loads: dict[str, KVLoad] = field(factory=dict)
+    """The loads that begin with this step, by request."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -463,3 +563,13 @@ class Observation:
     """Finished since the last `schedule`."""
     block_contents: dict[int, BlockContent] | None = None
     """What each published block is found by; None if an engine cannot tell."""
+    retained: list[RetainedBlocks] = field(factory=list)
+    """Blocks of those who are gone, steps before loads, each in the order they were given up."""
+    deferred_loads: dict[str, int] = field(factory=dict)
+    """Loads that begin when so many steps in flight have returned, by request."""
+
+    @property
+    def block_tables(self) -> list[list[int]]:
+        """Every table that holds blocks: those of requests, then those of who is gone."""
+        tables = [request.block_ids for request in self.requests.values()]
+        return tables + [gone.block_ids for gone in self.retained]

@@ -14,22 +14,32 @@ from typing import cast, get_args
 import attrs
 from attrs import define, field, frozen
 
-from spec.books import deliver, give_drafts, start_positions, void
+from spec.books import (
+    count_rejected,
+    deliver,
+    find_padded,
+    give_drafts,
+    hand_over,
+    mark_lost,
+    start_positions,
+    valid_ends,
+    void,
+)
+from spec.environment import Environment
 from spec.interface import (
-    ConfigError,
     ControlledScheduler,
     EngineCoreOutput,
+    KVLoad,
     ModelRunnerOutput,
     NewRequest,
     Observation,
     PauseState,
     RequestStatus,
     Scheduler,
-    SchedulerConfig,
     SchedulerOutput,
-    at_least,
-    is_bool,
+    StreamingUpdate,
 )
+from spec.sessions import find_chunks, find_turns
 from spec.worker import WorkerReport
 
 
@@ -89,7 +99,26 @@ class ResetPrefixCache:
     reset_running_requests: bool
 
 
-Control = SetPauseState | GrammarReady | ResetPrefixCache
+@frozen
+class KVReceived:
+    """A load of KV from a remote store has ended."""
+
+    request_id: str
+    num_valid_tokens: int
+    """So many of the request's first tokens have their KV now, in whole blocks; 0 if nothing of it
+    may be used."""
+
+
+@frozen
+class StreamingChunk:
+    """The next chunk of a resumable request arrives, or its end."""
+
+    request_id: str
+    update: StreamingUpdate | None
+    """None closes the request: it ends with the turn that it has begun."""
+
+
+Control = SetPauseState | GrammarReady | KVReceived | StreamingChunk | ResetPrefixCache
 """What an engine is told beside requests."""
 Action = AddRequest | Schedule | UpdateFromOutput | FinishRequests | Control
 
@@ -100,83 +129,11 @@ ACTION_NAMES: dict[type, str] = {
     FinishRequests: "finish_requests",
     SetPauseState: "set_pause_state",
     GrammarReady: "grammar_ready",
+    KVReceived: "finish_recving",
+    StreamingChunk: "streaming_update",
     ResetPrefixCache: "reset_prefix_cache",
 }
 """What an action is called in files and reports: the call of `Scheduler` that it makes."""
-
-
-@frozen(kw_only=True)
-class Environment:
-    """The bounds of what may happen. Raises `ConfigError` if they make no sense."""
-
-    shapes: tuple[NewRequest, ...]
-    """The menu of arrivals; id and arrival time are set when one arrives."""
-    max_live_requests: int = field(
-        validator=at_least(1, "somebody must be able to arrive, so raise it")
-    )
-    """The most requests alive at once; their number over time is not bounded."""
-    max_in_flight: int = field(
-        default=1, validator=at_least(1, "a step must be able to run, so raise it")
-    )
-    """Steps in flight at once: 1 is synchronous, more needs `async_scheduling`."""
-    sampled_token_ids: tuple[int, ...] = (0,)
-    """The tokens that a step may sample; with a stop token among them, requests may always stop."""
-    draft_token_ids: tuple[int, ...] = ()
-    """Speculative decoding: when a step returns, its requests are given these drafts, or none.
-
-    With async scheduling the worker keeps its drafts to itself, so there are none here.
-    """
-    with_aborts: bool = field(default=True, validator=is_bool)
-    """Whether clients may disconnect."""
-    with_pauses: bool = field(default=False, validator=is_bool)
-    """Whether the engine may be paused, in part or wholly, and go on."""
-    with_resets: bool = field(default=False, validator=is_bool)
-    """Whether the prefix cache may be reset, with running requests or without."""
-    max_arrivals: int = field(default=0, validator=at_least(0, "0 is no limit"))
-    """The most requests over all time; 0 is no limit. Only to test that renaming loses nothing."""
-
-    def __attrs_post_init__(self) -> None:
-        if not self.shapes:
-            raise ConfigError("shapes is empty, so nothing ever arrives; name at least one")
-        if not self.sampled_token_ids:
-            raise ConfigError(
-                "sampled_token_ids is empty, so no step can return; name at least one token"
-            )
-        for shape in self.shapes:
-            if not shape.prompt_token_ids:
-                raise ConfigError("a shape has an empty prompt; give it at least one token")
-            if shape.max_tokens < 1:
-                raise ConfigError(f"a shape has max_tokens={shape.max_tokens}, below 1; raise it")
-
-    def check_fits(self, config: SchedulerConfig) -> None:
-        """Raises `ConfigError` if an arrival or a depth breaks a precondition of `config`."""
-        for shape in self.shapes:
-            if len(shape.prompt_token_ids) >= config.max_model_len:
-                raise ConfigError(
-                    f"a shape has {len(shape.prompt_token_ids)} prompt tokens, "
-                    f"max_model_len={config.max_model_len} leaves no room for an output token; "
-                    "shorten it, or raise max_model_len"
-                )
-        if self.with_resets and not config.enable_prefix_caching:
-            raise ConfigError(
-                "with_resets=True needs enable_prefix_caching=True, or there is nothing to reset; "
-                "switch both on or both off"
-            )
-        if self.max_in_flight > 1 and not config.async_scheduling:
-            raise ConfigError(
-                f"max_in_flight={self.max_in_flight} needs async_scheduling=True; "
-                "switch it on, or keep one step in flight"
-            )
-        if len(self.draft_token_ids) > config.num_speculative_tokens:
-            raise ConfigError(
-                f"draft_token_ids={list(self.draft_token_ids)} are more than "
-                f"num_speculative_tokens={config.num_speculative_tokens}; name fewer, or raise that"
-            )
-        if self.draft_token_ids and config.async_scheduling:
-            raise ConfigError(
-                f"draft_token_ids={list(self.draft_token_ids)} are told to no scheduler with "
-                "async_scheduling=True; leave them out, or switch it off"
-            )
 
 
 @define
@@ -187,6 +144,7 @@ class LiveRequest:
     """
 
     new: NewRequest
+    """As it arrived; once a chunk has followed, as if it had arrived with all tokens so far."""
     token_ids: tuple[int, ...]
     """Prompt and delivered output."""
     shape: int = -1
@@ -195,16 +153,32 @@ class LiveRequest:
     """Whether its grammar is still being compiled."""
     draft_token_ids: tuple[int, ...] = ()
     """The drafts that it was given and that no step has taken up."""
+    waits_for_chunk: bool = False
+    """Streaming input: whether its turn is over, and no chunk has followed."""
+    streaming_queue: tuple[StreamingUpdate | None, ...] = ()
+    """Chunks that wait until its turn is over; None closes it."""
+    has_lost_kv: bool = False
+    """Whether its load has brought nothing, and no step or load has begun for it since."""
 
     @property
     def num_output_tokens(self) -> int:
         """Delivered output tokens."""
         return len(self.token_ids) - len(self.new.prompt_token_ids)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether chunks may follow."""
+        return self.new.resumable and None not in self.streaming_queue
+
     def receive(self, new_token_ids: list[int]) -> LiveRequest:
         """The request after its client has received more tokens; its drafts are used up."""
-        token_ids = (*self.token_ids, *new_token_ids)
-        return LiveRequest(self.new, token_ids, self.shape, self.waits_for_grammar)
+        return LiveRequest(
+            self.new,
+            (*self.token_ids, *new_token_ids),
+            self.shape,
+            self.waits_for_grammar,
+            streaming_queue=self.streaming_queue,
+        )
 
 
 @define
@@ -216,6 +190,10 @@ class StepInFlight:
     """Who samples a token in it, in order."""
     voided: tuple[str, ...] = ()
     """Whose part a preemption has voided since."""
+    dropped: tuple[str, ...] = ()
+    """Who of those is sent nothing of it."""
+    padded: tuple[str, ...] = ()
+    """Whose drafts nobody guessed: it was admitted with them, and all are rejected."""
 
     def drafts_of(self, request_id: str) -> list[int]:
         """The drafts that it verifies for a request."""
@@ -259,6 +237,9 @@ class Transition:
     """What the ghost worker knows against published blocks; None if no ghost follows this run."""
     pause_state: PauseState = "unpaused"
     """What the engine was told last, this action included."""
+    loads: dict[str, KVLoad] = field(factory=dict)
+    """The loads that had begun and not ended before the action, also of those who have ended."""
+    loads_after: dict[str, KVLoad] = field(factory=dict)
     refusing_gate: str | None = field(default=None, init=False)
     """Kept by `spec.gates.find_refusing_gate`."""
 
@@ -274,14 +255,14 @@ class Transition:
         A step that a preemption has voided, or that sampled nothing, says nothing of its drafts.
         """
         step = self.outcome.returned
-        if step is None or not step.output.scheduled_spec_decode_tokens:
+        if step is None or not isinstance(self.action, UpdateFromOutput):
             return {}
-        assert isinstance(self.action, UpdateFromOutput), "only an update returns a step"
-        return {
-            name: len(drafts) + 1 - len(self.action.sampled_token_ids[name])
-            for name, drafts in step.output.scheduled_spec_decode_tokens.items()
-            if self.action.sampled_token_ids.get(name) and name not in step.voided
-        }
+        return count_rejected(step, self.action.sampled_token_ids)
+
+    @property
+    def turned(self) -> list[str]:
+        """Who was told an end and is alive all the same: a resumable request has ended a turn."""
+        return find_turns(self.live_after, self.outcome.results or {})
 
     @property
     def starts(self) -> dict[str, int]:
@@ -308,11 +289,11 @@ class Transition:
 
     @property
     def num_holders(self) -> dict[int, int]:
-        """Block tables that hold a block after the action, by block."""
+        """Block tables that hold a block after the action, by block, those kept back included."""
         if self._num_holders is None:
             holders: dict[int, int] = {}
-            for request in self.after.requests.values():
-                for block_id in request.block_ids:
+            for table in self.after.block_tables:
+                for block_id in table:
                     holders[block_id] = holders.get(block_id, 0) + 1
             self._num_holders = holders
         return self._num_holders
@@ -340,6 +321,8 @@ class Model:
         self.live: dict[str, LiveRequest] = {}
         # Oldest first.
         self.in_flight: tuple[StepInFlight, ...] = ()
+        # The loads that have begun and not ended. Replaced as well.
+        self.loads: dict[str, KVLoad] = {}
         self.num_arrivals = 0
         self.pause_state: PauseState = "unpaused"
 
@@ -401,12 +384,16 @@ class Model:
     def rows(self, request_id: str) -> list[list[int]]:
         """What a request may get from the oldest step: some of its drafts, and one token more.
 
-        Drafts that the worker keeps to itself may be any token. A voided step of drafts may also be
-        thrown away, and then it gets nothing.
+        Drafts that the worker keeps to itself may be any token, but padding is none.
+        A voided step of drafts may also be thrown away, and then it gets nothing. What is dropped
+        is any one token.
         """
         step, tokens = self.in_flight[0], self.bounds.sampled_token_ids
+        if request_id in step.dropped:
+            return [[tokens[0]]]
         drafts = [tokens[0] if draft < 0 else draft for draft in step.drafts_of(request_id)]
-        rows = [[*drafts[:n], token] for n in range(len(drafts) + 1) for token in tokens]
+        guesses = [] if request_id in step.padded else drafts
+        rows = [[*guesses[:n], token] for n in range(len(guesses) + 1) for token in tokens]
         return [*rows, []] if drafts and request_id in step.voided else rows
 
     def new_drafts(self) -> dict[str, list[int]]:
@@ -425,7 +412,13 @@ class Model:
 
     def controls(self) -> list[Action]:
         """What the engine may be told beside requests."""
-        return [*self.pauses(), *self.grammars(), *self.resets()]
+        return [
+            *self.pauses(),
+            *self.grammars(),
+            *self.transfers(),
+            *self.chunks(),
+            *self.resets(),
+        ]
 
     def pauses(self) -> list[SetPauseState]:
         """The engine is told another pause state than it has."""
@@ -437,15 +430,44 @@ class Model:
         """One for each live request whose grammar is being compiled."""
         return [GrammarReady(name) for name, live in self.live.items() if live.waits_for_grammar]
 
+    def transfers(self) -> list[KVReceived]:
+        """Each load ends: with all that was asked for, with some blocks of it, or with nothing.
+
+        Of those who have ended nobody asks what has arrived.
+        """
+        return [
+            KVReceived(name, num_tokens)
+            for name, load in self.loads.items()
+            for num_tokens in (valid_ends(load) if name in self.live else [0])
+        ]
+
+    def chunks(self) -> list[StreamingChunk]:
+        """Chunks of resumable requests, and their ends."""
+        is_over = 0 < self.bounds.max_arrivals <= self.num_arrivals
+        return [
+            self.chunk(name, update)
+            for name, live in self.live.items()
+            for update in find_chunks(self.bounds, live)
+            if update is None or not is_over
+        ]
+
+    def chunk(self, request_id: str, update: StreamingUpdate | None) -> StreamingChunk:
+        """A chunk of the menu, or the end of a request, as it arrives now."""
+        if update is not None:
+            update = attrs.evolve(update, arrival_time=float(self.num_arrivals))
+        return StreamingChunk(request_id, update)
+
     def resets(self) -> list[ResetPrefixCache]:
         """The prefix cache is reset, with running requests or without."""
         return [ResetPrefixCache(False), ResetPrefixCache(True)] if self.bounds.with_resets else []
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the engine has to wait for others: for the end of a pause, or for a grammar."""
-        return self.pause_state != "unpaused" or any(
-            live.waits_for_grammar for live in self.live.values()
+        """Whether the engine waits for others: the end of a pause or load, a grammar, or input."""
+        return (
+            self.pause_state != "unpaused"
+            or bool(self.loads)
+            or any(live.waits_for_grammar or live.waits_for_chunk for live in self.live.values())
         )
 
     @property
@@ -481,10 +503,12 @@ class Model:
     def _schedule(self) -> Outcome:
         output = self.scheduler.schedule()
         if output.preempted_req_ids:
-            self.in_flight = tuple(
-                [void(step, output.preempted_req_ids) for step in self.in_flight]
-            )
-        self.in_flight = (*self.in_flight, StepInFlight(output, self._samplers(output)))
+            self.in_flight = void(self.in_flight, output.preempted_req_ids)
+        step = StepInFlight(output, self._samplers(output), padded=find_padded(output))
+        self.in_flight = (*self.in_flight, step)
+        if output.kv_loads:
+            self.loads = {**self.loads, **output.kv_loads}
+        self.live = mark_lost(self.live, [*output.num_scheduled_tokens, *output.kv_loads], False)
         self.live = give_drafts(
             self.live,
             dict.fromkeys([*output.num_scheduled_tokens, *output.preempted_req_ids], ()),
@@ -508,12 +532,22 @@ class Model:
         sampled.update(action.sampled_token_ids)
         results = self.scheduler.update_from_output(step.output, ModelRunnerOutput(sampled))
         self.live = deliver(self.live, results)
+        turns = find_turns(self.live, results)
+        if turns:
+            self.in_flight = void(self.in_flight, turns, drops=True)
         if action.draft_token_ids:
             drafts = action.draft_token_ids
+            # Of a step that is void, or whose turn is over, no token follows.
+            lost = {*step.voided, *turns}
             scheduler = cast(ControlledScheduler, self.scheduler)
             scheduler.update_draft_token_ids({n: list(ids) for n, ids in drafts.items()})
             self.live = give_drafts(
-                self.live, {n: tuple(ids) for n, ids in drafts.items() if n in step.samplers}
+                self.live,
+                {
+                    name: tuple(token_ids)
+                    for name, token_ids in drafts.items()
+                    if name in step.samplers and name not in lost
+                },
             )
         return Outcome(results=results, returned=step)
 
@@ -531,6 +565,14 @@ class Model:
         if isinstance(action, SetPauseState):
             scheduler.set_pause_state(action.pause_state)
             self.pause_state = action.pause_state
+        elif isinstance(action, KVReceived):
+            scheduler.finish_recving(action.request_id, action.num_valid_tokens)
+            self.loads = {n: load for n, load in self.loads.items() if n != action.request_id}
+            self.live = mark_lost(self.live, [action.request_id], action.num_valid_tokens == 0)
+        elif isinstance(action, StreamingChunk):
+            scheduler.streaming_update(action.request_id, action.update)
+            self.num_arrivals += action.update is not None
+            self.live = hand_over(self.live, action.request_id, action.update)
         else:
             scheduler.grammar_ready(action.request_id)
             compiled = attrs.evolve(self.live[action.request_id], waits_for_grammar=False)
@@ -540,8 +582,10 @@ class Model:
     def _reset(self, action: ResetPrefixCache, scheduler: ControlledScheduler) -> Outcome:
         is_reset = scheduler.reset_prefix_cache(action.reset_running_requests)
         if action.reset_running_requests:
-            # Whoever has a part in a step in flight that was not void ran until now.
-            self.in_flight = tuple([void(step, self._valid_in(step)) for step in self.in_flight])
+            # Whoever has a part in a step in flight that was not void ran until now. It may run
+            # again at once, so what it was sampling is dropped.
+            ran = dict.fromkeys(name for step in self.in_flight for name in self._valid_in(step))
+            self.in_flight = void(self.in_flight, list(ran), drops=True)
             self.live = give_drafts(self.live, dict.fromkeys(self.live, ()))
         return Outcome(is_reset=is_reset)
 

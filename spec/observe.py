@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spec.block_pool import BlockPool
-from spec.interface import Observation, RequestObservation, RequestStatus
+from spec.interface import Observation, RequestObservation, RequestStatus, RetainedBlocks
 from spec.request import Request
 
 if TYPE_CHECKING:
@@ -21,7 +21,11 @@ def observe(scheduler: ReferenceScheduler) -> Observation:
     assert isinstance(pool, BlockPool), "a counted pool has no blocks to show"
     return Observation(
         running=[request.request_id for request in scheduler.running],
-        waiting=[request.request_id for request in scheduler.waiting.items],
+        waiting=[
+            request.request_id
+            for queue in (scheduler.kv_holding_waiting, scheduler.waiting)
+            for request in queue.items
+        ],
         requests={
             request.request_id: observe_request(request) for request in scheduler.requests.values()
         },
@@ -31,6 +35,14 @@ def observe(scheduler: ReferenceScheduler) -> Observation:
         cached_block_ids=sorted(pool.block_hash),
         finished_req_ids=list(scheduler.finished_req_ids),
         block_contents=dict(pool.block_hash),
+        retained=[
+            *[RetainedBlocks(kept.block_ids, kept.num_steps) for kept in scheduler.deferred_frees],
+            *[
+                RetainedBlocks(kept.block_ids, kept.num_steps, name)
+                for name, kept in scheduler.abandoned_loads.items()
+            ],
+        ],
+        deferred_loads={name: load.num_steps for name, load in scheduler.deferred_loads.items()},
     )
 
 

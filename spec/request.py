@@ -5,20 +5,26 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from spec.interface import NewRequest, RepetitionDetection, RequestStatus
+from spec.interface import NewRequest, RepetitionDetection, RequestStatus, StreamingUpdate
 
 CHANGING = (
     "status",
+    "arrival_time",
+    "max_tokens",
+    "num_prompt_tokens",
+    "streaming_queue",
     "token_ids",
     "num_output_tokens",
     "num_computed_tokens",
     "num_in_flight_tokens",
     "num_stale_output_tokens",
+    "drop_stale_output",
     "num_output_placeholders",
     "num_preemptions",
     "num_draft_tokens",
     "draft_token_ids",
     "is_prefill_chunk",
+    "is_kv_received",
     "num_blocks",
     "block_ids",
 )
@@ -31,6 +37,7 @@ COUNTERS = (
     "num_stale_output_tokens",
     "num_output_placeholders",
     "num_draft_tokens",
+    "is_prefill_chunk",
     "num_blocks",
 )
 """Those of them that decide something: the others are content, or follow from these."""
@@ -47,7 +54,9 @@ class Request:
         "cache_key",
         "client_index",
         "draft_token_ids",
+        "drop_stale_output",
         "eos_token_id",
+        "is_kv_received",
         "is_prefill_chunk",
         "lora_id",
         "max_tokens",
@@ -60,12 +69,15 @@ class Request:
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_remote_tokens",
         "num_stale_output_tokens",
         "priority",
         "repetition_detection",
         "request_id",
+        "resumable",
         "status",
         "stop_token_ids",
+        "streaming_queue",
         "token_ids",
     )
 
@@ -81,6 +93,12 @@ class Request:
         self.arrival_time: float = new.arrival_time
         self.cache_key: str | None = new.cache_key
         self.lora_id: int = new.lora_id
+        # Streaming input: chunks that have arrived and wait their turn; None closes it. Replaced,
+        # never changed in place.
+        self.resumable: bool = new.resumable
+        self.streaming_queue: tuple[StreamingUpdate | None, ...] = ()
+        # First tokens of the prompt whose KV a remote store holds.
+        self.num_remote_tokens: int = new.num_remote_tokens
         self.status: int = RequestStatus.WAITING
         if new.structured_output:
             self.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -89,20 +107,29 @@ class Request:
         self.token_ids: tuple[int, ...] = new.prompt_token_ids
         self.num_prompt_tokens: int = len(new.prompt_token_ids)
         self.num_output_tokens: int = 0
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        """Nothing is computed of it, and it holds nothing."""
         # KV exists, or is promised by a scheduled step.
         self.num_computed_tokens: int = 0
         # Scheduled in steps that have not returned.
         self.num_in_flight_tokens: int = 0
         # The part of those that a preemption has voided.
         self.num_stale_output_tokens: int = 0
+        # Whether what it samples is dropped instead of delivered, so that nobody waits for it.
+        self.drop_stale_output: bool = False
         # Async scheduling: tokens being sampled, not yet known.
         self.num_output_placeholders: int = 0
         # Speculative decoding: guesses that the next step verifies. Decisions read the count only.
         # Replaced, never changed in place, so that outputs and snapshots may hold them.
         self.num_draft_tokens: int = 0
         self.draft_token_ids: list[int] = []
-        # Whether its last step left known tokens to compute; kept for speculative decoding only.
+        # Whether its last step, or a load, left known tokens to compute. Kept for speculative
+        # decoding and for loads only.
         self.is_prefill_chunk: bool = False
+        # Whether the load that it waits for has ended, which is noticed at its turn.
+        self.is_kv_received: bool = False
         self.num_preemptions: int = 0
         # The block table; replaced, never changed in place, since outputs alias it. Decisions read
         # the count only: that is the refinement between the pool of identities and the counted one.
@@ -142,16 +169,22 @@ class Request:
         """Undoes whatever happened since `save`."""
         (
             self.status,
+            self.arrival_time,
+            self.max_tokens,
+            self.num_prompt_tokens,
+            self.streaming_queue,
             self.token_ids,
             self.num_output_tokens,
             self.num_computed_tokens,
             self.num_in_flight_tokens,
             self.num_stale_output_tokens,
+            self.drop_stale_output,
             self.num_output_placeholders,
             self.num_preemptions,
             self.num_draft_tokens,
             self.draft_token_ids,
             self.is_prefill_chunk,
+            self.is_kv_received,
             self.num_blocks,
             self.block_ids,
         ) = saved

@@ -35,6 +35,9 @@ class RequestQueue:
         """Removes a request wherever it stands."""
         self.items.remove(request)
 
+    def update_rank(self, request: Request) -> None:
+        """Leaves a request where it stands, whenever the chunk arrived that it goes on with."""
+
 
 class PriorityRequestQueue(RequestQueue):
     """Smallest (priority, arrival_time, request_id) first; there is no front to come back to."""
@@ -48,6 +51,11 @@ class PriorityRequestQueue(RequestQueue):
 
     def prepend_request(self, request: Request) -> None:
         """Puts a request back to its rank."""
+        self.add_request(request)
+
+    def update_rank(self, request: Request) -> None:
+        """Moves a request to the rank that it has now."""
+        self.remove_request(request)
         self.add_request(request)
 
     def _pass_next(self, request: Request) -> bool:

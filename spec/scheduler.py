@@ -13,6 +13,7 @@ recordings forced on us stand at each rule.
 from __future__ import annotations
 
 from spec.block_pool import NO_HIT, CacheHit, CountedBlockPool
+from spec.block_pool import cdiv as cdiv
 from spec.interface import (
     CachedRequestData,
     NewRequestData,
@@ -21,13 +22,14 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.lifecycle import RequestLifecycle
 from spec.observe import observe
+from spec.padding import compute_num_padding
+from spec.remote_kv import RemoteKV, num_blocks_of_prefills
 from spec.request import Request, is_served_after
 from spec.slots import has_partial_prefill_slot, has_slot
 
 
-class ReferenceScheduler(RequestLifecycle):
+class ReferenceScheduler(RemoteKV):
     """What is right: one scheduling step, written to be read."""
 
     def __init__(self, config: SchedulerConfig, block_pool: CountedBlockPool | None = None) -> None:
@@ -57,7 +59,7 @@ class ReferenceScheduler(RequestLifecycle):
         """Forgets all published content, unless a block is held; returns whether it did.
 
         With `reset_running_requests` all running requests are preempted first, so none is; what
-        steps in flight compute for them is void.
+        steps in flight compute for them is void, and dropped, since they may run again at once.
         """
         while reset_running_requests and self._preempt_last_running():
             pass
@@ -82,7 +84,7 @@ class ReferenceScheduler(RequestLifecycle):
         self.skipped: list[Request] = []
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
         if config.threshold_spares_lone_request and (
-            len(self.running) + len(self.waiting.items) <= 1
+            len(self.running) + len(self.kv_holding_waiting.items) + len(self.waiting.items) <= 1
         ):
             self.long_prefill_token_threshold = 0
 
@@ -104,6 +106,8 @@ class ReferenceScheduler(RequestLifecycle):
         if request.status == RequestStatus.PREEMPTED:
             # It made room for itself last; the cursor already points at the request after it.
             return self.config.continue_after_self_preemption
+        if self.config.defer_block_free and self._lacks_blocks(request, num_new_tokens):
+            return False
         self._grant_running(request, num_new_tokens)
         self.req_index += 1
         return True
@@ -143,12 +147,23 @@ class ReferenceScheduler(RequestLifecycle):
         return num_new_tokens
 
     def _preempt_next_for(self, request: Request, num_new_tokens: int) -> bool:
-        """Preempts one request if `request` lacks blocks; hitting `request` itself ends it."""
-        num_tokens = self._num_tokens_to_hold(request, num_new_tokens)
-        if self._num_blocks_to_take(request, num_tokens, NO_HIT) <= self.block_pool.num_free_blocks:
+        """Preempts one request if `request` lacks blocks; hitting `request` itself ends it.
+
+        So does a victim whose blocks would not be free at once.
+        """
+        if not self._lacks_blocks(request, num_new_tokens):
             return False
-        self._preempt(self._choose_victim())
+        victim = self._choose_victim()
+        if not self._can_be_freed(victim):
+            return False
+        self._preempt(victim)
         return request.status == RequestStatus.RUNNING
+
+    def _lacks_blocks(self, request: Request, num_new_tokens: int) -> bool:
+        """Whether too few blocks are free for so many tokens more of a running request."""
+        num_tokens = self._num_tokens_to_hold(request, request.num_computed_tokens + num_new_tokens)
+        num_blocks = self._num_blocks_to_take(request, num_tokens, NO_HIT)
+        return num_blocks > self.block_pool.num_free_blocks
 
     def _choose_victim(self) -> Request:
         """The last to be served: the last running, or the first of greatest priority value."""
@@ -166,26 +181,32 @@ class ReferenceScheduler(RequestLifecycle):
     def _preempt(self, victim: Request) -> None:
         """Takes everything from a running request but its tokens; it then waits at the head.
 
-        Its blocks are free at once, also with steps in flight: those are void, and their output is
-        stale.
+        Its blocks are free at once, also with steps in flight, unless they are kept back: those are
+        void, and their output is stale. Once such output is dropped, its tokens are sampled again
+        by steps that may be in flight by now; so whatever comes back until then is dropped, too.
         """
         self._leave_running(victim)
         self._take_back(victim)
-        self.block_pool.free(victim)
+        self._free_request_blocks(victim)
         victim.status = RequestStatus.PREEMPTED
         victim.num_computed_tokens = 0
         victim.num_output_placeholders = 0
+        if victim.drop_stale_output:
+            victim.drop_stale_output = victim.num_in_flight_tokens > 0
         victim.num_stale_output_tokens = victim.num_in_flight_tokens
         victim.set_drafts([])
+        victim.is_prefill_chunk = False
         victim.num_preemptions += 1
         self.waiting.prepend_request(victim)
         self.output.preempted_req_ids.append(victim.request_id)
 
     def _preempt_last_running(self) -> bool:
-        """Preempts the last running request; False if nobody runs."""
+        """Preempts the last running request, to drop its stale output; False if nobody runs."""
         if len(self.running) == 0:
             return False
-        self._preempt(self.running[-1])
+        victim = self.running[-1]
+        victim.drop_stale_output = True
+        self._preempt(victim)
         return True
 
     def _leave_running(self, victim: Request) -> None:
@@ -239,27 +260,35 @@ class ReferenceScheduler(RequestLifecycle):
             ]
         request.set_drafts([])
 
-    # ---- pass 2: the head of the waiting queue ---------------------------------------------------
+    # ---- pass 2: the heads of the waiting queues -------------------------------------------------
 
     def _admit_next_waiting(self) -> bool:
-        """Admits the head of the waiting queue; False when admission is over for this step.
+        """Admits the head of the queue that is next; False when admission is over for this step.
 
         A request that is not ready, or lacks a slot, is skipped; one that does not fit stops
         admission, so that small requests never overtake a large one (head-of-line blocking).
         """
-        if not self._may_admit() or self.waiting.is_empty() or not self._has_seat():
+        queue = self._next_queue()
+        if not self._may_admit() or queue.is_empty() or not self._has_seat():
             return False
-        request = self.waiting.peek_request()
+        request = queue.peek_request()
+        self._promote_loaded(request)
         if not (self._is_ready(request) and self._has_slot(request)):
-            self.skipped.append(self.waiting.pop_request())
+            self.skipped.append(queue.pop_request())
             return True
-        # Looked up again at each attempt, since a refused admission changes nothing.
-        hit = self.block_pool.find_longest_cache_hit(request)
-        num_computed_tokens = hit.num_blocks * self.config.block_size
+        hit = self._find_hit(request)
+        if self._end_of_load(request, hit) > 0:
+            return self._load_next_waiting(request, hit)
+        num_computed_tokens = request.num_computed_tokens + hit.num_blocks * self.config.block_size
         num_new_tokens = self._cap_long_prefill(request.num_tokens - num_computed_tokens)
         if not self._may_be_cut(num_new_tokens):
             return False
-        num_new_tokens = min(
+        num_padding = compute_num_padding(
+            self.config, request, num_computed_tokens, self.running, self.output
+        )
+        if not self._may_be_padded(num_padding):
+            return False
+        num_new_tokens = num_padding + min(
             num_new_tokens, self.token_budget, self.input_budget - self.config.num_draft_slots
         )
         if not self._may_be_partial(request, num_computed_tokens + num_new_tokens):
@@ -267,33 +296,68 @@ class ReferenceScheduler(RequestLifecycle):
         if not self._has_room_for(request, num_computed_tokens + num_new_tokens, hit):
             return False
         self._admit(request, num_computed_tokens, num_new_tokens, hit)
+        if num_padding > 0:
+            self.output.scheduled_spec_decode_tokens[request.request_id] = [-1] * num_padding
+        return True
+
+    def _find_hit(self, request: Request) -> CacheHit:
+        """Looks a request up in the prefix cache, unless it holds KV already.
+
+        At each attempt again, since a refused admission changes nothing.
+        """
+        if request.num_blocks > 0:
+            return NO_HIT
+        return self.block_pool.find_longest_cache_hit(request)
+
+    def _load_next_waiting(self, request: Request, hit: CacheHit) -> bool:
+        """Begins a load for the head of the queue, which takes no part in the step; if it fits."""
+        end = self._end_of_load(request, hit)
+        if not self._has_room_to_load(request, end, hit):
+            return False
+        self.skipped.append(self._next_queue().pop_request())
+        self._begin_load(request, end, hit)
         return True
 
     def _may_admit(self) -> bool:
-        """Gate: no pause, budget left, and nobody preempted in this step, not even by itself."""
+        """Gate: budget left, and nobody preempted in this step, not even by itself.
+
+        While all is paused there is no budget.
+        """
         return (
-            self.pause_state == "unpaused"
-            and len(self.output.preempted_req_ids) == 0
+            len(self.output.preempted_req_ids) == 0
             and self.token_budget > 0
             and self.input_budget > self.config.num_draft_slots
         )
 
     def _has_seat(self) -> bool:
-        """Gate: fewer than `max_num_seqs` requests run."""
-        return len(self.running) < self.config.max_num_seqs
+        """Gate: fewer than `max_num_seqs` requests run, or wait for a chunk and keep their seat."""
+        num_seats = len(self.running) + self.num_waiting_for_streaming_input
+        return num_seats < self.config.max_num_seqs
 
     def _is_ready(self, request: Request) -> bool:
-        """Gate: its grammar is compiled, and no voided step of it is in flight.
+        """Gate: its grammar is compiled, its KV and input are there, no voided step is in flight.
 
-        The token of such a step would be sampled twice.
+        The token of such a step would be sampled twice, unless it is dropped.
         """
+        if self.config.load_kv_async and request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return False
+        if request.resumable and request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+            return False
         return request.status != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR and (
-            request.num_stale_output_tokens == 0 or not self.config.wait_for_stale_output
+            request.drop_stale_output
+            or request.num_stale_output_tokens == 0
+            or not self.config.wait_for_stale_output
         )
 
     def _has_slot(self, request: Request) -> bool:
         """Gate: the step has a slot left for its adapter, and one for its prompt if it is long."""
         return has_slot(self.config, request, self.running, self.output)
+
+    def _may_be_padded(self, num_padding: int) -> bool:
+        """Gate: the padding, if there is any, fits the budgets whole, beside the one token."""
+        return num_padding == 0 or num_padding < min(
+            self.token_budget, self.input_budget - self.config.num_draft_slots
+        )
 
     def _may_be_partial(self, request: Request, num_tokens: int) -> bool:
         """Gate: its whole prompt is computed, or a slot is left for one more that is not."""
@@ -307,15 +371,34 @@ class ReferenceScheduler(RequestLifecycle):
         )
 
     def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
-        """Gate: the first `num_tokens` (whole-sequence gate: all known) fit in the free blocks."""
+        """Gate: the first `num_tokens`, and those written ahead, fit in the free blocks.
+
+        With the whole-sequence gate all known tokens must fit, too.
+        """
+        num_tokens = self._num_tokens_to_hold(request, num_tokens)
         if self.config.scheduler_reserve_full_isl:
-            num_tokens = request.num_tokens
+            num_tokens = max(num_tokens, request.num_tokens)
         num_blocks = self._num_blocks_to_take(
             request, min(num_tokens, self.config.max_model_len), hit
         )
         if len(self.running) > 0:
             num_blocks += self.config.num_watermark_blocks
         return num_blocks + self._num_reserved_blocks() <= self.block_pool.num_free_blocks
+
+    def _has_room_to_load(self, request: Request, end: int, hit: CacheHit) -> bool:
+        """Gate: the first `end` tokens fit beside what unfinished prefills still need.
+
+        With the whole-sequence gate all known tokens must fit, too.
+        """
+        num_blocks = self._num_blocks_to_take(request, end, hit)
+        num_blocks += num_blocks_of_prefills(self.config, self.requests)
+        if self.config.scheduler_reserve_full_isl:
+            num_tokens = min(request.num_tokens, self.config.max_model_len)
+            num_whole_blocks = self._num_blocks_to_take(request, num_tokens, hit)
+            num_blocks = max(num_blocks, num_whole_blocks + self._num_reserved_blocks())
+        if len(self.running) > 0:
+            num_blocks += self.config.num_watermark_blocks
+        return num_blocks <= self.block_pool.num_free_blocks
 
     def _num_reserved_blocks(self) -> int:
         """Free blocks that running requests still need for known tokens (reserve-aware gate)."""
@@ -334,10 +417,12 @@ class ReferenceScheduler(RequestLifecycle):
     ) -> None:
         """Moves the head of the queue to the tail of `running`; the worker gets its whole table."""
         is_resumed = request.status == RequestStatus.PREEMPTED
-        self.running.append(self.waiting.pop_request())
+        self.running.append(self._next_queue().pop_request())
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_computed_tokens
         self._grant(request, num_new_tokens, hit)
+        if self.config.load_kv_async and num_computed_tokens + num_new_tokens < request.num_tokens:
+            request.is_prefill_chunk = True
         if self.config.same_step_prefix_hits:
             self._publish_scheduled(request)
         if is_resumed:
@@ -350,10 +435,11 @@ class ReferenceScheduler(RequestLifecycle):
             )
 
     def _put_back_next_skipped(self) -> bool:
-        """Puts the skipped requests back to the head of the waiting queue, in their order."""
+        """Puts the skipped requests back to the heads of their queues, in their order."""
         if len(self.skipped) == 0:
             return False
-        self.waiting.prepend_request(self.skipped.pop())
+        request = self.skipped.pop()
+        self._queue_of(request).prepend_request(request)
         return True
 
     # ---- effects shared by both passes, and by other calls ---------------------------------------
@@ -365,19 +451,20 @@ class ReferenceScheduler(RequestLifecycle):
             max(num_required_blocks - request.num_blocks - hit.num_blocks, 0) + hit.num_free_blocks
         )
 
-    def _num_tokens_to_hold(self, request: Request, num_new_tokens: int) -> int:
-        """How many tokens a request has slots for in this step, drafts written ahead included.
+    def _num_tokens_to_hold(self, request: Request, num_tokens: int) -> int:
+        """How many tokens have slots in a step up to `num_tokens`, those written ahead included.
 
-        Nothing is written ahead at an admission.
+        In some dialects nothing is written ahead at an admission.
         """
-        num_tokens = request.num_computed_tokens + num_new_tokens
-        if self.config.num_lookahead_tokens == 0 or request.num_blocks == 0:
+        if self.config.num_lookahead_tokens == 0 or (
+            request.num_blocks == 0 and not self.config.lookahead_at_admission
+        ):
             return num_tokens
         return min(num_tokens + self.config.num_lookahead_tokens, self.config.max_model_len)
 
     def _grant(self, request: Request, num_new_tokens: int, hit: CacheHit) -> list[int]:
         """Schedules tokens of a running request and gives it their blocks; returns the new ones."""
-        num_tokens = self._num_tokens_to_hold(request, num_new_tokens)
+        num_tokens = self._num_tokens_to_hold(request, request.num_computed_tokens + num_new_tokens)
         num_blocks = self._num_blocks_to_take(request, num_tokens, hit) - hit.num_free_blocks
         self.output.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.token_budget -= num_new_tokens
@@ -399,12 +486,13 @@ class ReferenceScheduler(RequestLifecycle):
     def _advance(self, request: Request) -> None:
         """Counts what the step promises as computed, so the next step can be planned at once."""
         if request.request_id not in self.output.num_scheduled_tokens:
-            self._draft_ahead(request, 0)
+            if not self.config.keep_unscheduled_drafts:
+                self._draft_ahead(request, 0)
             return
         num_scheduled_tokens = self.output.num_scheduled_tokens[request.request_id]
         request.num_computed_tokens += num_scheduled_tokens
         request.num_in_flight_tokens += num_scheduled_tokens
-        if self.config.num_speculative_tokens > 0:
+        if self.config.num_speculative_tokens > 0 or self.config.load_kv_async:
             request.is_prefill_chunk = (
                 request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
             )
@@ -430,13 +518,11 @@ class ReferenceScheduler(RequestLifecycle):
     def _end_step(self) -> SchedulerOutput:
         """Hands the output out; `finished_req_ids` goes with it, once, even if the step is idle."""
         output = self.output
+        self._note_planned(output)
+        if self.config.load_kv_async:
+            self._tell_loads(output)
         output.finished_req_ids = self.finished_req_ids
         output.new_block_ids_to_zero = self.block_pool.take_new_block_ids()
         self.finished_req_ids = []
         self.output = SchedulerOutput()
         return output
-
-
-def cdiv(a: int, b: int) -> int:
-    """`a / b`, rounded up."""
-    return (a + b - 1) // b

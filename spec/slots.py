@@ -22,16 +22,19 @@ def has_slot(
 def has_lora_slot(
     config: SchedulerConfig, request: Request, running: list[Request], output: SchedulerOutput
 ) -> bool:
-    """Whether the adapter of `request` is in the step already, or fewer than `max_loras` are.
+    """Whether the adapter of `request` has a slot already, or fewer than `max_loras` have one.
 
-    Who runs, but not in this step, takes no slot (vllm/v1/core/sched/scheduler.py: schedule,
-    scheduled_loras).
+    Source: vllm/v1/core/sched/scheduler.py: schedule, scheduled_loras.
     """
     if config.max_loras == 0 or request.lora_id == 0:
         return True
     scheduled = output.num_scheduled_tokens
-    in_step = {other.lora_id for other in running if other.request_id in scheduled}
-    return request.lora_id in in_step or len(in_step - {0}) < config.max_loras
+    taken = {
+        other.lora_id
+        for other in running
+        if config.idle_loras_count or other.request_id in scheduled
+    }
+    return request.lora_id in taken or len(taken - {0}) < config.max_loras
 
 
 def has_long_prefill_slot(
@@ -73,9 +76,12 @@ def partial_prefills(running: list[Request], output: SchedulerOutput) -> list[Re
 
 
 def may_outgrow_pool(config: SchedulerConfig, request: Request) -> bool:
-    """Whether a request may need more blocks than there are; its last token is not computed."""
+    """Whether a request may need more blocks than there are, with one step in flight.
+
+    Its last token is not computed. Drafts follow on a token that is sampled, and not the last.
+    """
     num_tokens = min(request.num_prompt_tokens + request.max_tokens, config.max_model_len) - 1
-    if config.num_speculative_tokens > 0:
+    if num_tokens > request.num_prompt_tokens:
         num_tokens = min(num_tokens + config.num_speculative_tokens, config.max_model_len - 1)
-        num_tokens = min(num_tokens + config.num_lookahead_tokens, config.max_model_len)
+    num_tokens = min(num_tokens + config.num_lookahead_tokens, config.max_model_len)
     return num_tokens > config.num_blocks * config.block_size

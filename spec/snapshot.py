@@ -14,11 +14,11 @@ from typing import Any
 
 import attrs
 
-from spec.block_pool import BlockPool
+from spec.block_pool import BlockPool, HoldsBlocks
+from spec.environment import Environment
 from spec.interface import BlockContent, RequestStatus, SchedulerOutput
 from spec.model import (
     AddRequest,
-    Environment,
     FinishRequests,
     LiveRequest,
     Model,
@@ -26,6 +26,16 @@ from spec.model import (
 )
 from spec.request import Request, get_counters
 from spec.scheduler import ReferenceScheduler
+from spec.sessions import arrival_times, freeze_sessions, thaw_sessions
+from spec.snapshot_kept import (
+    count_steps,
+    fill_loads,
+    freeze_kept,
+    kept_blocks,
+    rewind_kept,
+    save_kept,
+    thaw_kept,
+)
 
 Snapshot = tuple[Any, ...]
 """The canonical value of a state."""
@@ -70,13 +80,20 @@ class SpecModel(Model):
 
 def canonical_order(model: SpecModel) -> list[Request]:
     """The live requests by queue order, running first: a state's names are the places in it."""
-    return model.scheduler.running + model.scheduler.waiting.items
+    scheduler = model.scheduler
+    return scheduler.running + scheduler.kv_holding_waiting.items + scheduler.waiting.items
+
+
+def canonical_names(model: SpecModel) -> list[str]:
+    """Whose name is which in a state: the live by place, then those whose KV is still loaded."""
+    names = [request.request_id for request in canonical_order(model)]
+    return [*names, *model.scheduler.abandoned_loads]
 
 
 def freeze(model: SpecModel) -> Snapshot:
     """Returns the canonical value of a state."""
     scheduler, live = model.scheduler, model.live
-    order = scheduler.running + scheduler.waiting.items
+    order = canonical_order(model)
     requests = tuple(map(get_counters, order))
     shapes = tuple([live[r.request_id].shape for r in order])
     in_flight: Snapshot = ()
@@ -84,7 +101,7 @@ def freeze(model: SpecModel) -> Snapshot:
         names = {r.request_id: index for index, r in enumerate(order)}
         in_flight = tuple([_freeze_step(step, names) for step in model.in_flight])
     return (
-        len(scheduler.running),
+        (len(scheduler.running), len(scheduler.kv_holding_waiting.items)),
         shapes,
         requests,
         in_flight,
@@ -93,6 +110,8 @@ def freeze(model: SpecModel) -> Snapshot:
         _freeze_blocks(model, order) if scheduler.config.enable_prefix_caching else (),
         model.num_arrivals if model.bounds.max_arrivals else 0,
         model.pause_state,
+        freeze_kept(model, order),
+        freeze_sessions(model, order),
     )
 
 
@@ -104,6 +123,8 @@ def _freeze_step(step: StepInFlight, names: dict[str, int]) -> Snapshot:
                 num_tokens,
                 name in step.samplers,
                 name in step.voided,
+                name in step.dropped,
+                name in step.padded,
                 len(step.drafts_of(name)),
             )
             for name, num_tokens in step.output.num_scheduled_tokens.items()
@@ -113,21 +134,24 @@ def _freeze_step(step: StepInFlight, names: dict[str, int]) -> Snapshot:
 
 
 def _freeze_arrivals(model: SpecModel, order: list[Request]) -> tuple[int, ...]:
-    """The places by arrival time."""
-    return tuple(sorted(range(len(order)), key=lambda index: order[index].arrival_time))
+    """The places by arrival time, with those of chunks that wait their turn after them."""
+    times = arrival_times(order)
+    return tuple(sorted(range(len(times)), key=times.__getitem__))
 
 
 def _freeze_blocks(model: SpecModel, order: list[Request]) -> Snapshot:
     pool = model.pool
     names: dict[int, int] = {}
-    for request in order:
-        for block_id in request.block_ids:
+    holders: list[HoldsBlocks] = [*order, *kept_blocks(model.scheduler)]
+    tables = [holder.block_ids for holder in holders]
+    for table in tables:
+        for block_id in table:
             names.setdefault(block_id, len(names))
     for block_id in pool.free_block_queue:
         if block_id in pool.block_hash:
             names[block_id] = len(names)
     return (
-        tuple([tuple([names[block_id] for block_id in request.block_ids]) for request in order]),
+        tuple([tuple([names[block_id] for block_id in table]) for table in tables]),
         # Free blocks without content are alike.
         tuple([names.get(block_id, -1) for block_id in pool.free_block_queue]),
         tuple(
@@ -144,8 +168,8 @@ def _freeze_blocks(model: SpecModel, order: list[Request]) -> Snapshot:
 
 def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
     """Builds a state of `root`'s configuration and environment from its canonical value."""
-    num_running, shapes, requests, in_flight, arrivals, tokens, blocks, *others = value
-    num_arrivals, pause_state = others
+    sizes, shapes, requests, in_flight, arrivals, tokens, blocks, *others = value
+    num_arrivals, pause_state, kept, sessions = others
     model = SpecModel(root.bounds, ReferenceScheduler(root.scheduler.config))
     model.kept_arrivals, model.kept_aborts = root.kept_arrivals, root.kept_aborts
     scheduler = model.scheduler
@@ -158,24 +182,28 @@ def thaw(root: SpecModel, value: Snapshot) -> SpecModel:
         if tokens:
             request.token_ids = tokens[index]
             live = attrs.evolve(live, token_ids=tokens[index])
-        if request.num_draft_tokens:
-            request.draft_token_ids = _make_drafts(root, request.num_draft_tokens)
-            if not scheduler.config.async_scheduling:
-                live = attrs.evolve(live, draft_token_ids=tuple(request.draft_token_ids))
         order.append(request)
         scheduler.requests[request.request_id] = request
-        model.live[request.request_id] = live
+        model.live[request.request_id] = _thaw_drafts(root, request, live)
+    thaw_sessions(model, order, sessions, ranks)
+    num_running, num_kv_holding = sizes
     scheduler.running = order[:num_running]
-    scheduler.waiting.items = order[num_running:]
-    model.num_arrivals = num_arrivals if model.bounds.max_arrivals else len(order)
+    scheduler.kv_holding_waiting.items = order[num_running : num_running + num_kv_holding]
+    scheduler.waiting.items = order[num_running + num_kv_holding :]
+    holders: list[HoldsBlocks] = [*order, *thaw_kept(model, order, kept)]
+    # Whoever has ended while its KV was loaded has a name, too, and a chunk that waits has a time.
+    num_names = len(arrival_times(order)) + len(scheduler.abandoned_loads)
+    model.num_arrivals = num_arrivals if model.bounds.max_arrivals else num_names
     model.in_flight = tuple([_thaw_step(root, step) for step in in_flight])
+    count_steps(model, kept)
     for step in model.in_flight:
-        for name in step.output.num_scheduled_tokens:
-            scheduler.requests[name].is_prefill_chunk = name not in step.samplers
+        for name in step.dropped:
+            scheduler.requests[name].drop_stale_output = True
     if blocks:
-        _thaw_blocks(model.pool, order, *blocks)
+        _thaw_blocks(model.pool, holders, *blocks)
     else:
-        _hand_out_blocks(model.pool, scheduler.running)
+        _hand_out_blocks(model.pool, holders)
+    fill_loads(model)
     return model
 
 
@@ -190,12 +218,23 @@ def _thaw_request(arrival: AddRequest, counters: Snapshot) -> tuple[Request, Liv
         request.num_stale_output_tokens,
         request.num_output_placeholders,
         request.num_draft_tokens,
+        request.is_prefill_chunk,
         request.num_blocks,
     ) = counters
     # Where tokens do not matter, any will do.
     request.token_ids = new.prompt_token_ids + (0,) * request.num_output_tokens
     waits_for_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
     return request, LiveRequest(new, request.token_ids, arrival.shape, waits_for_grammar)
+
+
+def _thaw_drafts(root: SpecModel, request: Request, live: LiveRequest) -> LiveRequest:
+    """Gives a request its drafts; its client knows them if anybody does."""
+    if request.num_draft_tokens == 0:
+        return live
+    request.draft_token_ids = _make_drafts(root, request.num_draft_tokens)
+    if root.scheduler.config.async_scheduling:
+        return live
+    return attrs.evolve(live, draft_token_ids=tuple(request.draft_token_ids))
 
 
 def _make_drafts(root: SpecModel, num_draft_tokens: int) -> list[int]:
@@ -210,26 +249,28 @@ def _thaw_step(root: SpecModel, step: Snapshot) -> StepInFlight:
         SchedulerOutput(
             {f"r{index}": num_tokens for index, num_tokens, *_ in step},
             scheduled_spec_decode_tokens={
-                f"r{index}": _make_drafts(root, num_drafts)
-                for index, *_, num_drafts in step
+                f"r{index}": [-1] * num_drafts if is_padded else _make_drafts(root, num_drafts)
+                for index, *_, is_padded, num_drafts in step
                 if num_drafts
             },
         ),
         tuple([f"r{index}" for index, _, samples, *_ in step if samples]),
-        tuple([f"r{index}" for index, _, _, is_void, _ in step if is_void]),
+        tuple([f"r{index}" for index, _, _, is_void, *_ in step if is_void]),
+        tuple([f"r{index}" for index, _, _, _, is_dropped, *_ in step if is_dropped]),
+        tuple([f"r{index}" for index, *_, is_padded, _ in step if is_padded]),
     )
 
 
 def _thaw_blocks(
     pool: BlockPool,
-    order: list[Request],
+    holders: list[HoldsBlocks],
     tables: Snapshot,
     free: tuple[int, ...],
     published: Snapshot,
 ) -> None:
     """Gives named blocks the ids 1, 2, …, and the nameless free ones the ids that are left."""
-    for request, table in zip(order, tables, strict=True):
-        request.block_ids = [name + 1 for name in table]
+    for holder, table in zip(holders, tables, strict=True):
+        holder.block_ids = [name + 1 for name in table]
         for name in table:
             pool.ref_cnt[name + 1] += 1
     named = {name for table in tables for name in table} | set(free)
@@ -243,13 +284,13 @@ def _thaw_blocks(
             pool.block_hash[name + 1] = content
 
 
-def _hand_out_blocks(pool: BlockPool, running: list[Request]) -> None:
-    """Gives each running request as many blocks as it had; without a cache any will do."""
+def _hand_out_blocks(pool: BlockPool, holders: list[HoldsBlocks]) -> None:
+    """Gives each as many blocks as it had; without a cache any will do."""
     queue, start = pool.free_block_queue, 0
-    for request in running:
-        request.block_ids = queue[start : start + request.num_blocks]
-        start += request.num_blocks
-        for block_id in request.block_ids:
+    for holder in holders:
+        holder.block_ids = queue[start : start + holder.num_blocks]
+        start += holder.num_blocks
+        for block_id in holder.block_ids:
             pool.ref_cnt[block_id] = 1
     pool.free_block_queue = queue[start:]
     pool.num_free_blocks = len(pool.free_block_queue)
@@ -261,30 +302,36 @@ def save(model: SpecModel) -> Snapshot:
     return (
         [(request, request.save()) for request in scheduler.requests.values()],
         list(scheduler.running),
+        list(scheduler.kv_holding_waiting.items),
         list(scheduler.waiting.items),
         list(scheduler.finished_req_ids),
         model.live,
         model.in_flight,
         model.num_arrivals,
         model.pause_state,
+        scheduler.num_waiting_for_streaming_input,
         list(pool.free_block_queue),
         dict(pool.ref_cnt),
         dict(pool.block_hash),
         [(content, list(ids)) for content, ids in pool.cached_blocks.items()],
+        save_kept(model),
     )
 
 
 def rewind(model: SpecModel, saved: Snapshot) -> None:
     """Brings back the state that was saved."""
     scheduler, pool = model.scheduler, model.pool
-    requests, running, waiting, finished, model.live, model.in_flight, *others = saved
-    model.num_arrivals, model.pause_state, free, refs, hashes, cached = others
+    requests, running, holding, waiting, finished, model.live, model.in_flight, *others = saved
+    model.num_arrivals, model.pause_state, num_parked, free, refs, hashes, cached, kept = others
+    scheduler.num_waiting_for_streaming_input = num_parked
+    rewind_kept(model, kept)
     scheduler.pause_state = model.pause_state
     scheduler.requests = {}
     for request, fields in requests:
         request.restore(fields)
         scheduler.requests[request.request_id] = request
-    scheduler.running, scheduler.waiting.items = list(running), list(waiting)
+    scheduler.running = list(running)
+    scheduler.kv_holding_waiting.items, scheduler.waiting.items = list(holding), list(waiting)
     scheduler.finished_req_ids = list(finished)
     pool.free_block_queue, pool.ref_cnt = list(free), dict(refs)
     pool.num_free_blocks = len(free)

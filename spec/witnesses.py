@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import spec.witnesses_of_loads
+import spec.witnesses_of_streaming  # noqa: F401  (both register)
 from spec.gates import find_refusing_gate, order_of_admission
 from spec.interface import EngineCoreOutput, SchedulerConfig
 from spec.invariants.sources import output_of
@@ -65,8 +67,8 @@ def chunked_prefill(config: SchedulerConfig, seen: Transition) -> bool:
 @witness()
 def prefix_hit(config: SchedulerConfig, seen: Transition) -> bool:
     """A request is admitted with tokens that it need not compute."""
-    starts = seen.starts
-    return any(starts[name] > 0 for name in seen.admitted)
+    starts, requests = seen.starts, seen.before.requests
+    return any(starts[name] > 0 and not requests[name].block_ids for name in seen.admitted)
 
 
 @witness()
@@ -208,7 +210,12 @@ def refused_by_preemption(config: SchedulerConfig, seen: Transition) -> bool:
 @witness()
 def refused_as_not_ready(config: SchedulerConfig, seen: Transition) -> bool:
     """Nobody who waits is ready."""
-    return find_refusing_gate(config, seen) in {"stale_output", "grammar"}
+    return find_refusing_gate(config, seen) in {
+        "stale_output",
+        "grammar",
+        "remote_kv",
+        "streaming_input",
+    }
 
 
 @witness()
@@ -225,8 +232,21 @@ def paused_while_running(config: SchedulerConfig, seen: Transition) -> bool:
 
 @witness()
 def refused_by_max_loras(config: SchedulerConfig, seen: Transition) -> bool:
-    """The head of the queue waits because the adapters of the step are as many as may be."""
+    """The head of the queue waits because as many adapters as may be have slots."""
     return find_refusing_gate(config, seen) == "loras"
+
+
+@witness()
+def refused_by_an_idle_lora(config: SchedulerConfig, seen: Transition) -> bool:
+    """The head of the queue waits because a request that rests in this step keeps its adapter."""
+    resting = [
+        name
+        for name in seen.after.running
+        if name not in output_of(seen).num_scheduled_tokens and name in seen.live
+    ]
+    return find_refusing_gate(config, seen) == "loras" and any(
+        seen.live[name].new.lora_id for name in resting
+    )
 
 
 @witness()
@@ -294,6 +314,15 @@ def refused_by_reserve(config: SchedulerConfig, seen: Transition) -> bool:
 
 
 @witness(on=(UpdateFromOutput,))
+def dropped_output(config: SchedulerConfig, seen: Transition) -> bool:
+    """A token of a live request arrives, and is dropped, since a reset has voided its step."""
+    step = seen.outcome.returned
+    assert isinstance(seen.action, UpdateFromOutput), "`on` says so"
+    assert step is not None, "only an update returns a step"
+    return any(seen.action.sampled_token_ids.get(name) for name in step.dropped)
+
+
+@witness(on=(UpdateFromOutput,))
 def draft_accepted(config: SchedulerConfig, seen: Transition) -> bool:
     """A draft is accepted, and the one after it is not."""
     return any(
@@ -309,7 +338,7 @@ def draft_rejected(config: SchedulerConfig, seen: Transition) -> bool:
     return any(
         num_rejected == len(seen.outcome.returned.drafts_of(name))
         for name, num_rejected in seen.num_rejected.items()
-        if seen.outcome.returned is not None
+        if seen.outcome.returned is not None and name not in seen.outcome.returned.padded
     )
 
 
@@ -317,6 +346,18 @@ def draft_rejected(config: SchedulerConfig, seen: Transition) -> bool:
 def all_drafts_accepted(config: SchedulerConfig, seen: Transition) -> bool:
     """Every draft of a request is right."""
     return 0 in seen.num_rejected.values()
+
+
+@witness()
+def padded_admission(config: SchedulerConfig, seen: Transition) -> bool:
+    """A request is admitted with draft slots, though nobody has guessed what follows."""
+    return any(name in output_of(seen).scheduled_spec_decode_tokens for name in seen.admitted)
+
+
+@witness()
+def refused_by_padding(config: SchedulerConfig, seen: Transition) -> bool:
+    """The head of the queue waits because its one token fits the budget, but not its padding."""
+    return find_refusing_gate(config, seen) == "padding"
 
 
 @witness()

@@ -8,11 +8,17 @@ is published though no executed step wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from attrs import define, field
 
-from spec.interface import BlockContent, Observation, SchedulerOutput
+from spec.interface import (
+    BlockContent,
+    KVLoad,
+    Observation,
+    RequestObservation,
+    SchedulerOutput,
+)
 
 
 @define(eq=False)
@@ -57,10 +63,16 @@ class GhostWorker:
         self.num_computed_tokens: dict[str, int] = {}
         self.writers: dict[str, Writer] = {}
         self.blocks: dict[int, KVBlock] = {}
+        # The loads in progress, by request.
+        self.loads: dict[str, KVLoad] = {}
 
     @classmethod
     def trusting(
-        cls, block_size: int, seen: Observation, writers: dict[str, Writer]
+        cls,
+        block_size: int,
+        seen: Observation,
+        writers: dict[str, Writer],
+        loads: dict[str, KVLoad],
     ) -> GhostWorker:
         """A worker without a history: it trusts that what is computed or published was written.
 
@@ -78,27 +90,48 @@ class GhostWorker:
             worker.writers[request_id] = writer
             worker.block_tables[request_id] = list(request.block_ids)
             worker.num_computed_tokens[request_id] = request.num_computed_tokens
-            for index, block_id in enumerate(request.block_ids):
-                end = min(request.num_computed_tokens - index * block_size, block_size)
-                worker.blocks[block_id] = KVBlock(writer, index, 0, end)
+            worker._trust(request, writer)
         for request_id in seen.waiting:
-            if seen.requests[request_id].status == "PREEMPTED":
+            request = seen.requests[request_id]
+            if request.num_preemptions or request.status == "PREEMPTED":
                 worker.block_tables[request_id] = []
+            if request_id not in loads and request_id not in seen.deferred_loads:
+                worker._trust(request, writers[request_id])
+            if request.status == "WAITING_FOR_STREAMING_REQ" and request.block_ids:
+                worker.writers[request_id] = writers[request_id]
+                worker.block_tables[request_id] = list(request.block_ids)
+        for request_id, load in loads.items():
+            worker._begin_load(request_id, load)
         return worker
+
+    def _trust(self, request: RequestObservation, writer: Writer) -> None:
+        """Believes that what a request has computed stands in its blocks."""
+        for index, block_id in enumerate(request.block_ids):
+            end = min(request.num_computed_tokens - index * self.block_size, self.block_size)
+            # The last block of a loaded prompt is whole, though its last token is computed again.
+            known = self.blocks.get(block_id)
+            if end > 0 and (known is None or not self._holds(known, writer, index, end)):
+                self.blocks[block_id] = KVBlock(writer, index, 0, end)
 
     def execute(
         self,
         output: SchedulerOutput,
         token_ids: dict[str, tuple[int, ...]],
         salts: dict[str, str | None],
+        resumable: Container[str] = (),
     ) -> WorkerReport:
-        """Runs a step. `token_ids` and `salts` are those of the live requests, as far as known."""
+        """Runs a step. `token_ids` and `salts` are those of the live requests, as far as known.
+
+        Who is `resumable` is sent as new with each chunk of its prompt.
+        """
         report = WorkerReport()
         for request_id in output.finished_req_ids:
             self._forget(request_id)
-        starts = self._follow_diff(output, token_ids, salts, report)
+        starts = self._follow_diff(output, token_ids, salts, resumable, report)
         if report.diff:
             return report
+        for block_id in output.new_block_ids_to_zero or ():
+            self.blocks.pop(block_id, None)
         # Who was admitted in this step may have hit blocks that this very step writes.
         settled = [
             name
@@ -106,6 +139,10 @@ class GhostWorker:
             if name not in output.scheduled_new_reqs and not _is_resumed(output, name)
         ]
         written: dict[int, str] = {}
+        for request_id, load in output.kv_loads.items():
+            for block_id in load.block_ids:
+                report.writes += self._clashes(request_id, block_id, settled, written)
+            self._begin_load(request_id, load)
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             for block_id in self._write(request_id, starts[request_id], num_tokens):
                 report.writes += self._clashes(request_id, block_id, settled, written)
@@ -133,6 +170,16 @@ class GhostWorker:
                 end = min(block.end, num_computed_tokens - index * self.block_size)
                 self.blocks[block_id] = KVBlock(block.writer, block.index, block.first, end)
 
+    def finish_load(self, request_id: str, num_valid_tokens: int, writer: Writer) -> None:
+        """Knows what a load has brought: KV of the first tokens of a request, in whole blocks."""
+        load = self.loads.pop(request_id, None)
+        if load is None:
+            return
+        first = load.start // self.block_size
+        for index, block_id in enumerate(load.block_ids, first):
+            if (index + 1) * self.block_size <= num_valid_tokens:
+                self.blocks[block_id] = KVBlock(writer, index, 0, self.block_size)
+
     def preempt(self, request_ids: list[str]) -> None:
         """Ends a life: what is learnt from now on belongs to the next one."""
         for request_id in request_ids:
@@ -158,17 +205,18 @@ class GhostWorker:
         output: SchedulerOutput,
         token_ids: dict[str, tuple[int, ...]],
         salts: dict[str, str | None],
+        resumable: Container[str],
         report: WorkerReport,
     ) -> dict[str, int]:
         """Updates tables and counts; returns where each request's part of the step begins."""
         starts: dict[str, int] = {}
         for request_id, new in output.scheduled_new_reqs.items():
-            if request_id in self.block_tables:
+            if request_id in self.block_tables and request_id not in resumable:
                 report.diff.append(f"{request_id} is sent as new, however the worker knows it")
             self.block_tables[request_id] = list(new.block_ids)
             starts[request_id] = new.num_computed_tokens
             known = token_ids.get(request_id, ())
-            if new.prompt_token_ids != known[: len(new.prompt_token_ids)] or not known:
+            if new.prompt_token_ids != known:
                 report.diff.append(f"{request_id} is sent with a prompt that is not its own")
             self.writers[request_id] = Writer(salts.get(request_id), known)
         for request_id, cached in output.scheduled_cached_reqs.items():
@@ -213,6 +261,12 @@ class GhostWorker:
 
     # ---- the KV cache ----------------------------------------------------------------------------
 
+    def _begin_load(self, request_id: str, load: KVLoad) -> None:
+        """What stood in the blocks of a load is gone, and what comes is not there yet."""
+        self.loads[request_id] = load
+        for block_id in load.block_ids:
+            self.blocks.pop(block_id, None)
+
     def _write(self, request_id: str, start: int, num_tokens: int) -> Iterator[int]:
         """Writes KV for positions `[start, start + num_tokens)`; yields the blocks it goes to."""
         writer, table, size = (
@@ -225,9 +279,22 @@ class GhostWorker:
             index = position // size
             last = min(end, (index + 1) * size)
             written = KVBlock(writer, index, position % size, last - index * size)
-            self._write_block(table[index], written)
-            yield table[index]
+            if not self._is_there(self.blocks.get(table[index]), written):
+                self._write_block(table[index], written)
+                yield table[index]
             position = last
+
+    def _is_there(self, block: KVBlock | None, written: KVBlock) -> bool:
+        """Whether a write leaves a block as it is: another life wrote the KV of the same tokens.
+
+        So it is with the last token of a prompt all of which was loaded.
+        """
+        return (
+            block is not None
+            and block.writer is not written.writer
+            and block.first <= written.first
+            and self._holds(block, written.writer, written.index, written.end)
+        )
 
     def _clashes(
         self, request_id: str, block_id: int, settled: list[str], written: dict[int, str]
@@ -239,15 +306,19 @@ class GhostWorker:
         for holder in settled:
             if holder != request_id and block_id in self.block_tables[holder]:
                 yield f"{request_id} writes block {block_id}, which {holder} holds too"
+        for holder, load in self.loads.items():
+            if block_id in load.block_ids:
+                yield f"{request_id} writes block {block_id}, into which KV of {holder} is loaded"
 
     def _write_block(self, block_id: int, written: KVBlock) -> None:
-        """What the same life wrote before it stays; anything else in the block no longer counts."""
+        """What is there of the same tokens stays; anything else in the block no longer counts."""
         old = self.blocks.get(block_id)
+        end = written.index * self.block_size + written.first
         if (
             old is not None
-            and old.writer is written.writer
             and old.index == written.index
             and old.end >= written.first
+            and _agree(old.writer, written.writer, end)
         ):
             written.first = min(old.first, written.first)
         self.blocks[block_id] = written
@@ -272,11 +343,7 @@ class GhostWorker:
     def _holds(self, block: KVBlock | None, writer: Writer, index: int, num_needed: int) -> bool:
         if block is None or block.index != index or block.first > 0 or block.end < num_needed:
             return False
-        if block.writer is writer:
-            return True
-        end = index * self.block_size + num_needed
-        mine, theirs = writer.token_ids[:end], block.writer.token_ids[:end]
-        return len(mine) == end and mine == theirs and writer.cache_key == block.writer.cache_key
+        return _agree(block.writer, writer, index * self.block_size + num_needed)
 
     def _fault_of_published(self, block_id: int, content: BlockContent | None) -> str | None:
         block, size = self.blocks.get(block_id), self.block_size
@@ -289,6 +356,12 @@ class GhostWorker:
         if content is not None and content != (block.writer.cache_key, written):
             return f"it stands for tokens {content}, and holds the KV of {written}"
         return None
+
+
+def _agree(a: Writer, b: Writer, end: int) -> bool:
+    """Whether two lives have the same first `end` tokens, and so the same KV."""
+    mine, theirs = a.token_ids[:end], b.token_ids[:end]
+    return a is b or (len(mine) == end and mine == theirs and a.cache_key == b.cache_key)
 
 
 def _is_resumed(output: SchedulerOutput, request_id: str) -> bool:

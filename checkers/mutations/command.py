@@ -9,14 +9,12 @@ import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from attrs import define, field
-
 from checkers.commands import make_line
 from checkers.errors import HarnessError
-from checkers.mutations.catch import Look
+from checkers.mutations.look import Look
 from checkers.mutations.registry import MUTATIONS, Mutation
 from checkers.mutations.unplanted import UNPLANTED
-from checkers.mutations.workers import Answer, Task, run_all
+from checkers.mutations.workers import Answer, Task, Work
 from checkers.progress import Progress
 from checkers.report import Check
 from checkers.run import Verdict
@@ -32,7 +30,7 @@ def mutate(names: Sequence[str], num_workers: int, progress: Progress) -> Iterat
     rule, no bug is planted.
     """
     chosen = choose_mutations(names)
-    work = _Work(num_workers, progress)
+    work = Work(num_workers, progress)
     baseline = check_baselines(chosen, work.run)
     yield baseline
     if baseline.verdict != "holds":
@@ -68,39 +66,25 @@ def list_mutations(names: Sequence[str]) -> Iterator[str]:
             yield f"{'not planted':<13} {source}: {reason}"
 
 
-@define
-class _Work:
-    """What is being done, as progress tells it."""
-
-    num_workers: int
-    progress: Progress
-    num_begun: int = field(default=0, init=False)
-
-    def run(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Lets processes do tasks; yields what came of each."""
-        self.num_begun = 0
-
-        def on_start(task: Task) -> None:
-            self.num_begun += 1
-            what = f"the setting of {task.name}, unchanged" if task.is_baseline else task.name
-            self.progress.say(f"mutate: {self.num_begun} of {len(tasks)}, {what}")
-
-        return run_all(tasks, self.num_workers, on_start)
-
-
 # ---- our engine as it is -------------------------------------------------------------------------
 
 
 def check_baselines(
-    chosen: Sequence[Mutation], run: Callable[[Sequence[Task]], Iterator[Answer]]
+    chosen: Sequence[Mutation],
+    run: Callable[[Sequence[Task]], Iterator[Answer]],
+    by: Sequence[str] = (),
 ) -> Check:
-    """Looks at our engine as it is, once for each way in which a bug is looked for."""
-    ways = {(wrong.setting.name, wrong.checker, wrong.is_rare): wrong for wrong in chosen}
+    """Looks at our engine as it is, once for each way in which a bug is looked for.
+
+    `by` names the checkers that look; without any, each bug's own does.
+    """
+    tasks = list(_choose_baselines(chosen, by))
+    num_settings = len({MUTATIONS[task.name].setting.name for task in tasks})
     failures: list[str] = []
     lines: list[str] = []
     verdict: Verdict = "holds"
     cpu_s = 0.0
-    for task, seen in run([Task(wrong.name, is_baseline=True) for wrong in ways.values()]):
+    for task, seen in run(tasks):
         setting = MUTATIONS[task.name].setting.name
         if isinstance(seen, str):
             failures.append(f"in setting {setting}, the process {seen}")
@@ -109,16 +93,35 @@ def check_baselines(
         cpu_s += seen.cpu_s
         if seen.broken:
             verdict = "violated"
-            failures.append(f"in setting {setting}, our engine breaks {seen.broken[0]} as it is")
+            asked = f", asked {task.by}" if task.by else ""
+            failures.append(
+                f"in setting {setting}, our engine breaks {seen.broken[0]} as it is{asked}"
+            )
             lines += seen.lines
     return Check(
         title="mutate  our engine as it is",
         verdict=verdict,
-        lines=(make_line("looked at", f"{len(ways)} settings, {cpu_s:.1f} CPU seconds"),),
-        facts={"num_settings": len(ways), "cpu_s": round(cpu_s, 2)},
+        lines=(
+            make_line(
+                "looked at", f"{num_settings} settings, {len(tasks)} times, {cpu_s:.1f} CPU seconds"
+            ),
+        ),
+        facts={"num_settings": num_settings, "num_looks": len(tasks), "cpu_s": round(cpu_s, 2)},
         findings=tuple(failures),
         explanation="\n".join(lines),
     )
+
+
+def _choose_baselines(chosen: Sequence[Mutation], by: Sequence[str]) -> Iterator[Task]:
+    """Yields a task for each setting, and each way in which bugs are looked for in it."""
+    ways: set[tuple[object, ...]] = set()
+    for wrong in chosen:
+        for checker in by or [""]:
+            own = () if checker else (wrong.checker, wrong.is_rare)
+            way = (wrong.setting.name, checker, *own)
+            if way not in ways:
+                ways.add(way)
+                yield Task(wrong.name, is_baseline=True, by=checker)
 
 
 # ---- one bug -------------------------------------------------------------------------------------

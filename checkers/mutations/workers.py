@@ -1,7 +1,7 @@
 """Processes that look for planted bugs, so that a bug which hangs or dies takes nobody along.
 
-Entry point: `run_all`. A process serves one task after the other; one that does not answer in time
-is ended, and a new one takes its place.
+Entry points: `run_all`, and `Work`, which tells of it. A process serves one task after the other;
+one that does not answer in time is ended, and a new one takes its place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from multiprocessing.connection import Connection, wait
 from attrs import define, field, frozen
 
 from checkers.errors import HarnessError
-from checkers.mutations.catch import Look, catch, check_baseline
+from checkers.mutations.catch import catch, check_baseline
+from checkers.mutations.look import Look
 from checkers.mutations.registry import MUTATIONS
+from checkers.progress import Progress
 
 CONTEXT = multiprocessing.get_context("spawn")
 LIMIT_S = 60.0
@@ -40,10 +42,33 @@ class Task:
     """Of the bug."""
     is_baseline: bool = False
     """Whether our engine is to be looked at without the bug."""
+    by: str = ""
+    """The checker that looks; without one, the bug's own."""
 
 
 Answer = tuple[Task, Look | str]
 """What was seen; or how the process came to its end, if it did not answer."""
+
+
+@define
+class Work:
+    """What is being done, as progress tells it."""
+
+    num_workers: int
+    progress: Progress
+    num_begun: int = field(default=0, init=False)
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Lets processes do tasks; yields what came of each."""
+        self.num_begun = 0
+
+        def on_start(task: Task) -> None:
+            self.num_begun += 1
+            what = f"the setting of {task.name}, unchanged" if task.is_baseline else task.name
+            by = f", by {task.by}" if task.by else ""
+            self.progress.say(f"mutate: {self.num_begun} of {len(tasks)}, {what}{by}")
+
+        return run_all(tasks, self.num_workers, on_start)
 
 
 def run_all(
@@ -150,6 +175,6 @@ def serve(connection: Connection) -> None:
 def _do(task: Task) -> Look | HarnessError:
     try:
         wrong = MUTATIONS[task.name]
-        return check_baseline(wrong) if task.is_baseline else catch(wrong)
+        return check_baseline(wrong, task.by) if task.is_baseline else catch(wrong, task.by)
     except Exception:  # noqa: BLE001  (the command says so, and exits as for any fault of ours)
         return HarnessError(f"{task.name}: {traceback.format_exc()}")

@@ -17,7 +17,9 @@ from typing import Any
 from attrs import define, frozen
 
 import impl.block_pool
+import impl.deferred_frees
 import impl.lifecycle
+import impl.remote_kv
 import impl.request
 import impl.scheduler
 import spec.block_pool
@@ -166,7 +168,7 @@ def make_engine(state: State) -> FastScheduler:
     """Builds our engine in the state that a state of the spec describes."""
     scheduler = state.scheduler
     pool = CountedEnginePool(scheduler.config, _copy(scheduler.block_pool))
-    with lend(impl.lifecycle, BlockPool=lambda _: pool):
+    with lend(impl.deferred_frees, BlockPool=lambda _: pool):
         engine = FastScheduler(scheduler.config)
     engine.finished_req_ids = list(scheduler.finished_req_ids)
     for each in scheduler.requests.values():
@@ -279,6 +281,7 @@ def _no_tokens(tokens: Any) -> list[int]:
 LENT: dict[ModuleType, dict[str, Any]] = {
     impl.scheduler: {**BUILTINS, "max": _max, "range": _range},
     impl.lifecycle: BUILTINS,
+    impl.remote_kv: BUILTINS,
     impl.block_pool: {**BUILTINS, "range": _no_range},
     impl.request: {**BUILTINS, "list": _no_tokens, "frozenset": StopTokens},
 }

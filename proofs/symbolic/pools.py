@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proofs.symbolic.values import symbolic_max, symbolic_min
-from spec.block_pool import CacheHit, CountedBlockPool
+from spec.block_pool import CacheHit, CountedBlockPool, HoldsBlocks
 from spec.request import Request
 
 
@@ -30,7 +30,7 @@ class AnyHitsPool(CountedBlockPool):
             [], num_blocks, self._choose(symbolic_min(num_blocks, self.num_free_blocks))
         )
 
-    def free(self, request: Request) -> None:
+    def free(self, request: HoldsBlocks) -> None:
         """Gives back any part of a request's blocks; others may hold the rest."""
         num_unfree_blocks = self.num_blocks - self.num_free_blocks
         self.num_free_blocks += self._choose(symbolic_min(request.num_blocks, num_unfree_blocks))
@@ -70,8 +70,9 @@ class PublicationPool(AnyHitsPool):
         """Makes the full blocks of the first `num_tokens` tokens findable."""
         self._publish(request, num_tokens // self.block_size * self.block_size)
 
-    def free(self, request: Request) -> None:
+    def free(self, request: HoldsBlocks) -> None:
         """Gives back any part of a request's blocks; what they hold can still be found."""
+        assert isinstance(request, Request), "proofs leave deferred frees out"
         name = request.request_id
         self.num_left_tokens[name] = self.num_published_tokens[name]
         self.num_published_tokens[name] = 0

@@ -336,6 +336,7 @@ def make_scheduler(
     else:
         scheduler.block_pool = SymbolicPool(memory, scheduler.config.num_blocks)
     scheduler.pause_state = "unpaused"
+    scheduler.num_waiting_for_streaming_input = 0
     scheduler.opaque = _make_opaque(prover)
     _add_containers(scheduler)
     return scheduler
@@ -354,6 +355,8 @@ def _add_containers(scheduler: Any) -> None:
     else:
         scheduler.waiting = RequestQueue()
         scheduler.waiting.items = lists["waiting"]
+    # Nobody who waits holds KV, since the features that let them are off.
+    scheduler.kv_holding_waiting = RequestQueue()
     scheduler.requests = RequestMap(memory, "live", see)
     scheduler.finished_req_ids = Sink()
 
@@ -366,11 +369,13 @@ def _make_opaque(prover: Prover) -> dict[str, Any]:
         "draft_token_ids": [],
         "num_draft_tokens": 0,
         "is_prefill_chunk": False,
+        "drop_stale_output": False,
         "stop_token_ids": AnySet(prover),
         # Anything but None: whether it finds a repetition is up to whoever lends the finder.
         "repetition_detection": prover,
         "cache_key": None,
         "lora_id": 0,
+        "resumable": False,
         "client_index": 0,
     }
 

@@ -7,4 +7,4 @@ identity, its first line the rule, and it yields one sentence of evidence per br
 
 # The order is that of reports: the first broken rule names a finding.
 from spec.invariants import budgets, blocks, queues, counters, grants, drafts  # noqa: F401, I001
-from spec.invariants import worker, outputs, controls, claims  # noqa: F401
+from spec.invariants import worker, outputs, controls, loads, streaming, claims  # noqa: F401

@@ -9,12 +9,14 @@ from spec.interface import (
     Observation,
     SchedulerConfig,
 )
+from spec.invariants.counters import WAITING_FOR_KV
 from spec.invariants.sources import POOL, SCHEDULE, output_of
 from spec.model import (
     Schedule,
     Transition,
 )
 from spec.registry import invariant
+from spec.sessions import is_resumable
 from spec.scheduler import cdiv
 
 
@@ -65,17 +67,23 @@ def block_tables_are_exact(config: SchedulerConfig, seen: Transition) -> Iterato
     """A running request holds the blocks of its computed tokens, each once; others hold none.
 
     With speculative decoding it may hold more: those of rejected drafts stay, and a drafter may
-    write ahead.
+    write ahead. Who waits holds the blocks of KV that is loaded or was; of those into which nothing
+    came it computes the tokens itself, later. And a resumable one keeps what it has when it stops.
     """
     running = seen.after.running
     for request_id, request in seen.after.requests.items():
         table = request.block_ids
-        num_blocks = cdiv(request.num_computed_tokens, config.block_size)
-        num_blocks = num_blocks if request_id in running else 0
-        if config.num_speculative_tokens > 0 and request_id in running:
-            num_blocks = max(num_blocks, len(table))
-        if len(table) != num_blocks:
-            yield f"{request_id} needs {num_blocks} blocks, however it holds {table}"
+        least = cdiv(request.num_computed_tokens, config.block_size)
+        is_session = is_resumable(seen, request_id)
+        least = least if request_id in running or config.load_kv_async or is_session else 0
+        most = least
+        if is_session or (config.num_speculative_tokens > 0 and request_id in running):
+            most = max(most, len(table))
+        if request_id in seen.live_after and (least > 0 or request.status == WAITING_FOR_KV):
+            new = seen.live_after[request_id].new
+            most = max(most, new.num_remote_tokens // config.block_size)
+        if not least <= len(table) <= most:
+            yield f"{request_id} needs {least} to {most} blocks, however it holds {table}"
         if len(set(table)) < len(table):
             yield f"{request_id} holds a block twice: {request.block_ids}"
 
@@ -84,7 +92,7 @@ def block_tables_are_exact(config: SchedulerConfig, seen: Transition) -> Iterato
 def blocks_are_given_as_needed(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A step gives a request the blocks of its tokens, and of those written ahead, and no more.
 
-    At an admission nothing is written ahead, and nowhere beyond max_model_len.
+    Nothing is written ahead beyond max_model_len, nor in some dialects at an admission.
     """
     if config.num_speculative_tokens == 0:
         return  # Then block tables are exact, which says the same.
@@ -94,7 +102,7 @@ def blocks_are_given_as_needed(config: SchedulerConfig, seen: Transition) -> Ite
         if before is None or after is None:
             continue  # Another invariant objects.
         num_blocks = len(before.block_ids)
-        if name in seen.admitted:
+        if name in seen.admitted and not config.lookahead_at_admission and num_blocks == 0:
             num_blocks = cdiv(after.num_computed_tokens, config.block_size)
         elif name in output.num_scheduled_tokens:
             num_blocks = max(num_blocks, num_blocks_ahead(config, after.num_computed_tokens))
@@ -113,7 +121,9 @@ def new_blocks_are_zeroed(config: SchedulerConfig, seen: Transition) -> Iterator
         before = seen.before.requests.get(request_id)
         if after is None or before is None or request_id not in starts:
             continue  # Another invariant objects.
-        num_old = len(before.block_ids) or starts[request_id] // config.block_size
+        num_old = len(before.block_ids)
+        if not num_old or (request_id in seen.live and seen.live[request_id].has_lost_kv):
+            num_old = starts[request_id] // config.block_size
         missing = [block_id for block_id in after.block_ids[num_old:] if block_id not in zeroed]
         if missing:
             yield f"{request_id} is given {missing}, zeroed are {sorted(zeroed)}"
@@ -121,4 +131,4 @@ def new_blocks_are_zeroed(config: SchedulerConfig, seen: Transition) -> Iterator
 
 def all_blocks(seen: Observation) -> set[int]:
     """Blocks that are free or held."""
-    return set(seen.free_block_ids).union(*[r.block_ids for r in seen.requests.values()])
+    return set(seen.free_block_ids).union(*seen.block_tables)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spec.gates import loras_in_step, partial_prefills
-from spec.interface import REFUSED, EngineCoreOutput, SchedulerConfig
+from spec.gates import loras_with_a_slot, partial_prefills
+from spec.gates_of_loads import holds_kv
+from spec.interface import REFUSED, EngineCoreOutput, NewRequest, SchedulerConfig
 from spec.invariants.sources import POOL, SCHEDULE, output_of
 from spec.model import AddRequest, ResetPrefixCache, Schedule, Transition
 from spec.registry import invariant
-from spec.request import Request
-from spec.slots import may_outgrow_pool
 
 
 @invariant(source=f"{SCHEDULE}, set_pause_state", on=(Schedule,))
 def pauses_are_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """A paused scheduler admits nobody; if all is paused, it schedules and preempts nobody."""
-    if seen.pause_state != "unpaused" and seen.admitted:
-        yield f"{seen.admitted} are admitted, however the scheduler is {seen.pause_state}"
+    """A paused scheduler admits only who holds KV; if all is paused, nobody moves."""
+    is_paused = seen.pause_state != "unpaused"
+    admitted = [name for name in seen.admitted if is_paused and not holds_kv(seen, name)]
+    if admitted:
+        yield f"{admitted} are admitted, however the scheduler is {seen.pause_state}"
     if seen.pause_state == "paused_all":
         scheduled = output_of(seen).num_scheduled_tokens
         if scheduled or seen.preempted:
@@ -29,16 +30,17 @@ def pauses_are_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
 
 @invariant(source=f"{SCHEDULE}, scheduled_loras", on=(Schedule,))
 def max_loras_is_kept(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """A step computes tokens with at most max_loras adapters; 0 is no limit.
+    """Those who run have at most max_loras adapters; 0 is no limit.
 
-    With drafts in flight vLLM's rule does not promise it: whoever rests at max_model_len gives its
-    adapter up to an admission, and goes on once a draft is rejected.
+    Where only the adapters of a step count, that is all that is promised; and with drafts in flight
+    not even that: whoever rests at max_model_len gives its adapter up to an admission, and goes on
+    once a draft is rejected.
     """
-    if config.async_scheduling and config.num_speculative_tokens > 0:
+    if not config.idle_loras_count and config.async_scheduling and config.num_speculative_tokens:
         return
-    loras = loras_in_step(seen, seen.after.running)
+    loras = loras_with_a_slot(config, seen, seen.after.running)
     if 0 < config.max_loras < len(loras):
-        yield f"the adapters {sorted(loras)} are in one step, max_loras={config.max_loras}"
+        yield f"the adapters {sorted(loras)} have slots, max_loras={config.max_loras}"
 
 
 @invariant(source="vllm/config/scheduler.py: max_num_partial_prefills", of_state=True)
@@ -60,7 +62,7 @@ def what_never_fits_is_refused(config: SchedulerConfig, seen: Transition) -> Ite
     """A request is refused at its arrival if it may outgrow the pool, where the dialect says so."""
     assert isinstance(seen.action, AddRequest), "`on` says so"
     new = seen.action.request
-    is_too_large = may_outgrow_pool(config, Request(new))
+    is_too_large = count_blocks_to_hold(config, new) > config.num_blocks
     expected: dict[int, list[EngineCoreOutput]] = {}
     if config.reject_too_large and is_too_large:
         expected = {new.client_index: [EngineCoreOutput(new.request_id, [], REFUSED)]}
@@ -83,3 +85,24 @@ def a_reset_forgets_all_or_nothing(config: SchedulerConfig, seen: Transition) ->
         yield f"{after} can be found, {before} before; held are {sorted(seen.after.ref_cnt)}"
     if seen.outcome.is_reset != is_reset:
         yield f"the answer is {seen.outcome.is_reset}; held are {sorted(seen.after.ref_cnt)}"
+
+
+def count_blocks_to_hold(config: SchedulerConfig, new: NewRequest) -> int:
+    """The most blocks that a request may hold, found by letting it run alone, token by token.
+
+    Each step writes all known tokens, then drafts that follow on a sampled one, below
+    max_model_len; and a drafter writes ahead of them. What is sampled last is never written.
+    """
+    num_blocks, num_known = 0, len(new.prompt_token_ids)
+    for num_output_tokens in range(new.max_tokens):
+        if num_known == config.max_model_len:
+            break
+        last = num_known
+        for _ in range(config.num_speculative_tokens if num_output_tokens > 0 else 0):
+            last += last + 1 < config.max_model_len
+        for _ in range(config.num_lookahead_tokens):
+            last += last < config.max_model_len
+        while num_blocks * config.block_size < last:
+            num_blocks += 1
+        num_known += 1
+    return num_blocks

@@ -12,16 +12,22 @@ from spec.model import (
 )
 from spec.registry import invariant
 
+WAITING_FOR_KV = "WAITING_FOR_REMOTE_KVS"
+
 
 @invariant(source="vllm/v1/core/sched/scheduler.py: _update_after_schedule")
 def counters_are_monotone(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """What is computed grows by what is scheduled, and is forgotten by a preemption only."""
     starts = seen.starts
-    preempted, admitted = seen.preempted, seen.admitted
+    admitted = seen.admitted
+    # What becomes of drafts, and of a turn that ends, are other invariants'.
+    others = {*seen.preempted, *seen.num_rejected, *seen.turned}
     for name, after in seen.after.requests.items():
         before = seen.before.requests.get(name)
-        if before is None or name in preempted or name in seen.num_rejected:
-            continue  # What becomes of drafts is another invariant's.
+        if before is None or name in others:
+            continue
+        if WAITING_FOR_KV in {before.status, after.status} and name not in admitted:
+            continue  # And so is what a load brings.
         start = starts.get(name, 0) if name in admitted else before.num_computed_tokens
         num_tokens = 0
         if seen.outcome.output is not None:
@@ -31,7 +37,8 @@ def counters_are_monotone(config: SchedulerConfig, seen: Transition) -> Iterator
                 f"{name} has num_computed_tokens={after.num_computed_tokens}, "
                 f"however it was given {num_tokens} tokens from {start} on"
             )
-        if name in admitted and start < before.num_computed_tokens:
+        # The last token is computed, even if its KV was loaded.
+        if name in admitted and start < min(before.num_computed_tokens, before.num_tokens - 1):
             yield (
                 f"{name} is admitted at token {start}, "
                 f"however it had computed {before.num_computed_tokens}"

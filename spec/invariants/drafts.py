@@ -27,6 +27,7 @@ def scheduled_drafts_are_the_requests_own(
     """A step verifies as many drafts as it computes tokens beyond the known ones, from the first.
 
     So it verifies none of a request in the middle of its prompt, nor of one that was taken back.
+    With async scheduling the worker has them, and an admission is padded with some that nobody has.
     """
     output = output_of(seen)
     scheduled = output.scheduled_spec_decode_tokens
@@ -39,7 +40,8 @@ def scheduled_drafts_are_the_requests_own(
         num_known = len(live.token_ids) + (before.num_output_placeholders or 0)
         num_drafts = max(seen.starts.get(name, 0) + num_tokens - num_known, 0)
         own = list(live.draft_token_ids[:num_drafts])
-        expected = [-1] * num_drafts if config.async_scheduling else own
+        is_told = not config.async_scheduling and name not in seen.admitted
+        expected = own if is_told else [-1] * num_drafts
         if scheduled.get(name, []) != expected:
             yield f"drafts {scheduled.get(name, [])} of {name} are verified, due are {expected}"
 
@@ -65,8 +67,8 @@ def rejected_drafts_are_rolled_back(config: SchedulerConfig, seen: Transition) -
     """What was computed for rejected drafts no longer counts, and all else does."""
     for name, num_rejected in seen.num_rejected.items():
         before, after = seen.before.requests.get(name), seen.after.requests.get(name)
-        if before is None or after is None:
-            continue  # It has ended.
+        if before is None or after is None or name in seen.turned:
+            continue  # It has ended, or its turn has.
         if after.num_computed_tokens != before.num_computed_tokens - num_rejected:
             yield (
                 f"{name} has num_computed_tokens={after.num_computed_tokens}, however it was "
@@ -82,4 +84,5 @@ def count_drafts(config: SchedulerConfig, seen: Transition, name: str) -> int:
         samples = name in seen.in_flight_after[-1].samplers
         return config.num_speculative_tokens if samples else 0
     before = seen.before.requests.get(name)
-    return 0 if before is None or name in seen.preempted else before.num_draft_tokens or 0
+    is_lost = name in seen.preempted or name in seen.turned
+    return 0 if before is None or is_lost else before.num_draft_tokens or 0

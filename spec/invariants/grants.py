@@ -8,11 +8,15 @@ from spec.gates import (
     cap_long_prefill,
     find_hindrance,
     find_refusing_gate,
+    num_blocks_ahead,
     num_blocks_of_sequence,
     num_reserved_blocks,
+    possible_padding,
     tokens_left,
 )
+from spec.gates_of_loads import has_room_to_load, may_load, num_beside
 from spec.interface import (
+    Observation,
     RequestObservation,
     SchedulerConfig,
 )
@@ -40,12 +44,15 @@ def scheduled_requests_run(config: SchedulerConfig, seen: Transition) -> Iterato
 def grants_are_maximal(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Each request gets its gap, cut only by budget, threshold and max_model_len.
 
+    An admission of one token may be padded with draft slots.
     In a step that preempts, what a victim gives back may go to waste, so nothing is said of it.
-    Nor is it of a pause, which another invariant is about.
+    Nor is it of a pause, which another invariant is about. Whoever lacks blocks that only a step in
+    flight could set free ends it for those behind.
     """
     if seen.preempted or seen.pause_state == "paused_all":
         return
     output, starts = output_of(seen), seen.starts
+    is_over = False
     num_left, num_inputs_left = config.max_num_scheduled_tokens, config.max_num_batched_tokens
     for name in seen.after.running:
         request = seen.before.requests.get(name)
@@ -53,16 +60,36 @@ def grants_are_maximal(config: SchedulerConfig, seen: Transition) -> Iterator[st
             continue  # Another invariant objects.
         if name in seen.before.running:
             expected = compute_running_grant(config, seen, name, request)
+            is_over = is_over or ends_pass_1(config, seen, name, expected)
+            expected = 0 if is_over else expected
         else:
             expected = cap_long_prefill(
                 config, seen.before, request.num_tokens - starts.get(name, 0)
             )
         expected = max(min(expected, num_left, num_inputs_left - config.num_draft_slots), 0)
         num_tokens = output.num_scheduled_tokens.get(name, 0)
+        if name in seen.admitted and request.num_tokens - starts.get(name, 0) == 1:
+            paddings = possible_padding(config, seen, starts.get(name, 0))
+            expected += num_tokens - 1 if num_tokens - 1 in paddings else max(paddings)
         if num_tokens != expected:
             yield f"{name} is given {num_tokens} tokens, however {expected} are due"
         num_left -= num_tokens
         num_inputs_left -= num_tokens + (config.num_draft_slots if num_tokens else 0)
+
+
+def ends_pass_1(config: SchedulerConfig, seen: Transition, name: str, num_due: int) -> bool:
+    """Whether a running request finds no blocks, and nobody whose blocks would be free at once."""
+    in_flight = [step.output.num_scheduled_tokens for step in seen.in_flight]
+    if not config.defer_block_free or num_due <= 0 or not any(in_flight):
+        return False
+    if name in output_of(seen).num_scheduled_tokens:
+        return False
+    before, after = seen.before.requests, seen.after.requests
+    running = [each for each in seen.before.running if each in after]
+    num_given = sum(len(after[each].block_ids) - len(before[each].block_ids) for each in running)
+    num_asked = num_blocks_ahead(config, before[name].num_computed_tokens + num_due)
+    num_asked -= len(before[name].block_ids)
+    return num_asked > seen.before.num_free_blocks - num_given
 
 
 def compute_running_grant(
@@ -101,19 +128,57 @@ def the_oldest_gains_a_token(config: SchedulerConfig, seen: Transition) -> Itera
 
     The oldest is the first to run, or to wait while nobody runs. It may rest while the tokens that
     max_tokens and max_model_len allow are all being sampled, while a voided step of it is in
-    flight, or while the engine is paused or its grammar is compiled. With priorities whoever is
-    more urgent comes first, so nothing is said.
+    flight, or while the engine is paused, its grammar is compiled or its KV loaded, or no chunk has
+    followed. With priorities whoever is more urgent comes first, so nothing is said.
     """
     before = seen.before
     oldest = next(iter(before.running or before.waiting), "")
     if config.policy == "priority" or oldest not in before.requests or oldest not in seen.live:
         return
     num_due, num_tokens = _due_to_the_oldest(config, seen, oldest)
-    has_room = (
-        cdiv(num_tokens + config.num_lookahead_tokens, config.block_size) <= config.num_blocks
-    )
+    num_blocks = cdiv(num_tokens + config.num_lookahead_tokens, config.block_size)
+    has_room = num_blocks <= config.num_blocks
+    if config.load_kv_async or config.defer_block_free or blocks_of_others(before):
+        has_room = not is_kept_from_running(config, seen, oldest, num_blocks)
     if num_due > 0 and has_room and oldest not in output_of(seen).num_scheduled_tokens:
         yield f"{oldest} is the oldest, {num_due} tokens are due, however the step computes none"
+
+
+def is_kept_from_running(
+    config: SchedulerConfig, seen: Transition, name: str, num_blocks: int
+) -> bool:
+    """Whether so many blocks are not to be had by preempting all who run but one request.
+
+    Whoever waits for KV cannot be preempted, and what steps in flight write is not free at once.
+    """
+    if config.defer_block_free and any(s.output.num_scheduled_tokens for s in seen.in_flight):
+        return True
+    own = set(seen.before.requests[name].block_ids)
+    num_held = len(blocks_of_others(seen.before) - own)
+    return num_blocks + cdiv(num_beside(config), config.block_size) > config.num_blocks - num_held
+
+
+def blocks_of_waiting(seen: Transition, admitted: str) -> set[int]:
+    """Blocks that others hold who waited when a request was admitted, and those kept back.
+
+    Who stood before it has been looked at already in this step, who stood behind it has not.
+    """
+    held = {block_id for kept in seen.after.retained for block_id in kept.block_ids}
+    now = seen.after
+    for name in seen.before.waiting:
+        if name == admitted:
+            now = seen.before
+        # Whoever has lost its KV gives its blocks up when it is looked at.
+        if name in now.requests and not (name == admitted and seen.live[name].has_lost_kv):
+            held.update(now.requests[name].block_ids)
+    return held
+
+
+def blocks_of_others(seen: Observation) -> set[int]:
+    """Blocks that somebody holds who does not run."""
+    tables = [seen.requests[name].block_ids for name in seen.waiting if name in seen.requests]
+    tables += [gone.block_ids for gone in seen.retained]
+    return {block_id for table in tables for block_id in table}
 
 
 def _due_to_the_oldest(config: SchedulerConfig, seen: Transition, oldest: str) -> tuple[int, int]:
@@ -126,6 +191,8 @@ def _due_to_the_oldest(config: SchedulerConfig, seen: Transition, oldest: str) -
         num_tokens = request.num_computed_tokens + num_due
         return 0 if seen.pause_state == "paused_all" else num_due, num_tokens
     may_rest = seen.pause_state != "unpaused" or find_hindrance(config, seen, oldest)
+    if oldest in seen.after.requests and may_load(config, seen, oldest):
+        may_rest = may_rest or not has_room_to_load(config, seen, oldest, seen.after.running)
     return 0 if may_rest else request.num_tokens, request.num_tokens
 
 
@@ -146,13 +213,15 @@ def admitted_sequences_fit(config: SchedulerConfig, seen: Transition) -> Iterato
     held = {block_id for name in running for block_id in seen.after.requests[name].block_ids}
     for name in admitted:
         request = seen.after.requests[name]
+        taken = held | blocks_of_waiting(seen, name)
         hit = request.block_ids[: starts.get(name, 0) // config.block_size]
-        num_blocks = num_blocks_of_sequence(config, request) - len(hit)
-        num_blocks += sum(block_id not in held for block_id in hit)
+        if not (name in seen.live and seen.live[name].has_lost_kv):
+            hit = seen.before.requests[name].block_ids or hit
+        num_blocks = max(num_blocks_of_sequence(config, request) - len(hit), 0)
+        num_blocks += sum(block_id not in taken for block_id in hit)
         num_blocks += config.num_watermark_blocks if running else 0
         num_blocks += num_reserved_blocks(config, seen.after, running)
-        num_free = config.num_blocks - len(held)
+        num_free = config.num_blocks - len(taken)
         if num_blocks > num_free:
             yield f"{name} is admitted, it takes {num_blocks} blocks and {num_free} are free"
-        held.update(request.block_ids)
         running.append(name)

@@ -90,13 +90,15 @@ def an_abort_ends_at_once(config: SchedulerConfig, seen: Transition) -> Iterator
 
 
 def due_outputs(config: SchedulerConfig, seen: Transition, step: StepInFlight) -> list[str]:
-    """Who was handed a token in a step; stale ones count as the dialect says."""
+    """Who was handed a token in a step; stale ones count as the dialect says, unless dropped."""
     assert isinstance(seen.action, UpdateFromOutput), "only an update returns a step"
     sampled = seen.action.sampled_token_ids
     return [
         name
         for name in step.output.num_scheduled_tokens
-        if sampled.get(name) and (config.deliver_stale_output or name not in step.voided)
+        if sampled.get(name)
+        and name not in step.dropped
+        and (config.deliver_stale_output or name not in step.voided)
     ]
 
 

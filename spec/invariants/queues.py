@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spec.gates import cap_long_prefill, num_blocks_ahead, order_of_admission
+from spec.gates_of_loads import begins_load, is_loading
 from spec.interface import SchedulerConfig, SchedulerOutput
 from spec.invariants.sources import SCHEDULE
 from spec.model import LiveRequest, ResetPrefixCache, Schedule, Transition
 from spec.registry import invariant
 
 WAITING_FOR_GRAMMAR = ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",)
+WAITING_FOR_KV = ("WAITING_FOR_REMOTE_KVS",)
+WAITING_FOR_CHUNK = ("WAITING_FOR_STREAMING_REQ",)
 WAITING = ("WAITING", "PREEMPTED", *WAITING_FOR_GRAMMAR)
 """An engine may notice only when it looks at a request that its grammar is compiled."""
 
@@ -23,14 +26,19 @@ def nobody_overtakes(config: SchedulerConfig, seen: Transition) -> Iterator[str]
     """
     admitted = seen.admitted
     gates = order_of_admission(config, seen)
-    ready = [name for name, gate in gates.items() if gate is None]
+    served = [name for name in gates if name in admitted or begins_load(seen, name)]
+    ready = [name for name, gate in gates.items() if gate is None or name in served]
     for name in admitted:
         if gates[name] == "stale_output":
             yield f"{name} is admitted while output of its voided steps is in flight"
         elif gates[name] == "grammar":
             yield f"{name} is admitted while its grammar is being compiled"
-    if admitted != ready[: len(admitted)]:
-        yield f"admitted are {admitted}, however the ready ones stood in the order {ready}"
+        elif gates[name] == "streaming_input":
+            yield f"{name} is admitted, however no chunk has followed on its turn"
+        elif gates[name] == "remote_kv":
+            yield f"{name} is admitted while its KV is being loaded"
+    if served != ready[: len(served)] or admitted != [n for n in served if n in admitted]:
+        yield f"served are {served}, however the ready ones stood in the order {ready}"
 
 
 @invariant(source=SCHEDULE, on=(Schedule,))
@@ -59,6 +67,11 @@ def requests_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterato
     for name in after.waiting:
         live = seen.live_after.get(name)
         expected = WAITING_FOR_GRAMMAR if live and live.waits_for_grammar else WAITING
+        if live and live.waits_for_chunk:
+            expected = WAITING_FOR_CHUNK
+        if config.load_kv_async:
+            is_loaded = is_loading(seen, name)
+            expected = WAITING_FOR_KV if is_loaded else (*expected, *WAITING_FOR_KV)
         if name in after.requests and after.requests[name].status not in expected:
             yield f"{name} waits with status {after.requests[name].status}"
 
@@ -67,21 +80,38 @@ def requests_are_conserved(config: SchedulerConfig, seen: Transition) -> Iterato
 def queues_keep_their_order(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Nobody changes places in a queue.
 
-    Victims go to the head of waiting, arrivals to its tail (with priorities: both to their rank),
-    and whoever is admitted to the tail of running.
+    Victims go to the head of waiting, arrivals and who has ended a turn to its tail (with
+    priorities: all to their rank), and whoever is admitted to the tail of running. Who waits and
+    holds KV stands before the others.
     """
     before, after = seen.before, seen.after
     preempted, admitted = seen.preempted, seen.admitted
     arrived = [name for name in seen.live_after if name not in seen.live]
-    running = [name for name in before.running if name in after.requests and name not in preempted]
+    turned = seen.turned
+    gone = {*preempted, *turned}
+    running = [name for name in before.running if name in after.requests and name not in gone]
     if after.running != running + admitted:
         yield f"running is {after.running}, expected {running + admitted}"
-    stayed = [name for name in before.waiting if name in after.requests and name not in admitted]
-    waiting = preempted[::-1] + stayed + arrived
+    gone = {*admitted, *turned}
+    stayed = [name for name in before.waiting if name in after.requests and name not in gone]
+    waiting = preempted[::-1] + stayed + turned + arrived
     if config.policy == "priority":
         waiting.sort(key=lambda name: rank(seen.live_after, name))
-    if after.waiting != waiting:
-        yield f"waiting is {after.waiting}, expected {waiting}"
+    # Whose load has brought nothing stays among those who hold KV, unless it is passed over.
+    orders = [holders_first(seen, waiting, with_lost=True), holders_first(seen, waiting)]
+    if after.waiting not in orders:
+        yield f"waiting is {after.waiting}, expected {orders[0]}"
+
+
+def holders_first(seen: Transition, waiting: list[str], *, with_lost: bool = False) -> list[str]:
+    """Who holds KV stands before who does not."""
+    holders = [
+        name
+        for name in waiting
+        if (name in seen.after.requests and seen.after.requests[name].block_ids)
+        or (with_lost and name in seen.live_after and seen.live_after[name].has_lost_kv)
+    ]
+    return holders + [name for name in waiting if name not in holders]
 
 
 @invariant(source=f"{SCHEDULE}, _preempt_request", on=(Schedule,))

@@ -244,7 +244,7 @@ SHAPES = TEXT[TEXT.index("shapes = ") :]
         (
             "about",
             'witnesses = ["comfort"]\nabout',
-            ": witness 'comfort' is unknown; known are preemption, ",
+            ": witness 'comfort' is unknown; known are ",
         ),
         ("about", 'num_states = "1"\nabout', ": num_states: '1' is not a whole number; give one"),
         ("[scheduler]", "scheduler = 3\n[other]", ": scheduler: 3 is not an object with fields;"),

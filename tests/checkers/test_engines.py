@@ -22,6 +22,7 @@ CALLS = {
     "finish_requests": (["a"], RequestStatus.FINISHED_ABORTED),
     "set_pause_state": ("paused_all",),
     "grammar_ready": ("a",),
+    "streaming_update": ("a", None),
     "reset_prefix_cache": (True,),
     "observe": (),
 }
@@ -59,8 +60,8 @@ def test_an_engine_is_found_by_name(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "engine '' is unknown; name one of fast, spec, or module:attribute"),
-        ("vllm", "engine 'vllm' is unknown; name one of fast, spec, or module:attribute"),
+        ("", "engine '' is unknown; name one of fast, spec, vllm, or module:attribute"),
+        ("sglang", "engine 'sglang' is unknown; name one of fast, spec, vllm, or module:attribute"),
         ("impl.scheduler:", "engine 'impl.scheduler:' is unknown; name one of fast, spec"),
         ("no_such:Engine", "engine 'no_such:Engine' cannot be imported: ModuleNotFoundError: No"),
         (":Engine", "engine ':Engine' cannot be imported: ValueError: Empty module name; name"),

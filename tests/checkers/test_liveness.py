@@ -41,7 +41,8 @@ from tests.checkers.planted import TINY, RaisesInSchedule, engine_of
 SETTINGS = load_settings()
 SPEC, FAST = load_engine("spec"), load_engine("fast")
 LIVE = ["tiny", "async", "stops", "gates", "thrash-reserved", "publish-corrected", "take-back"]
-ENDLESS = ["outgrown", "dropped-token"]
+LOOPS = [("outgrown", 6, 2), ("dropped-token", 2, 4), ("streaming-deadlock", 6, 2)]
+ENDLESS = [name for name, *_ in LOOPS]
 NARROW = change_setting(
     SETTINGS["take-back"],
     (
@@ -161,9 +162,9 @@ def test_the_specification_is_live(name):
     assert (None, True) == ((found := explore(SETTINGS[name])).lasso, found.is_live)
 
 
-@pytest.mark.parametrize(("name", "way_in", "loop"), [("outgrown", 6, 2), ("dropped-token", 2, 4)])
+@pytest.mark.parametrize(("name", "way_in", "loop"), LOOPS)
 def test_the_specification_livelocks_where_it_is_said(name, way_in, loop):
-    """A request that outgrows the pool, and a token that is dropped for ever, are found."""
+    """What outgrows the pool, a dropped token, and two that wait for each other's blocks."""
     found = explore(SETTINGS[name])
     assert ("violated", False, []) == (found.verdict, found.is_live, found.breaches)
     assert (way_in, loop) == (len(found.lasso.way_in), len(found.lasso.loop))

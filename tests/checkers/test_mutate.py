@@ -16,11 +16,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from benchmarks.bugs_table import NOT_ASKED, read_checkers
 from checkers.cli import main
 from checkers.errors import HarnessError
 from checkers.mutations import bugs  # noqa: F401, importing it registers the bugs
-from checkers.mutations.catch import Look, catch, check_baseline
+from checkers.mutations.catch import catch, check_baseline
 from checkers.mutations.command import check_baselines, choose_mutations, judge, mutate, sum_up
+from checkers.mutations.look import Look
 from checkers.mutations.registry import MUTATIONS, mutation, planted
 from checkers.mutations.unplanted import UNPLANTED
 from checkers.mutations.workers import Task, run_all
@@ -174,7 +176,7 @@ def test_no_bug_is_planted_in_an_engine_that_does_not_hold(answer, verdict, prog
     def run_badly(tasks, num_workers, on_start):
         return ((task, answer) for task in tasks)
 
-    monkeypatch.setattr("checkers.mutations.command.run_all", run_badly)
+    monkeypatch.setattr("checkers.mutations.workers.run_all", run_badly)
     (check,) = mutate([QUICK.name], 1, progress)
     assert verdict == check.verdict
 
@@ -287,13 +289,17 @@ def test_ctrl_c_keeps_what_is_done():
 
 
 def test_the_table_is_of_the_bugs_that_are_planted():
-    """docs/bugs.md names each bug with its kind, its rule and its sources, and each reason."""
+    """docs/bugs.md has each bug with its kind, rule and sources, who saw it, and each reason."""
     text = (ROOT / "docs" / "bugs.md").read_text()
     rows = [tuple(map(str.strip, line.split("|")[1:-1])) for line in text.splitlines()]
-    written = {row[0].strip("`"): row[1:] for row in rows if len(row) == 6 and "`" in row[0]}
+    written = {row[0].strip("`"): row[1:] for row in rows if len(row) == 7 and "`" in row[0]}
     expected = {
         name: (wrong.rule, wrong.kind, f"`{wrong.caught_by}`", ", ".join(wrong.sources))
         for name, wrong in MUTATIONS.items()
     }
-    assert expected == {name: (*row[:3], row[4]) for name, row in written.items()}
+    assert expected == {name: (*row[:3], row[5]) for name, row in written.items()}
+    asked = read_checkers()
+    assert {name: asked.get(name, NOT_ASKED) for name in MUTATIONS} == {
+        name: row[4] for name, row in written.items()
+    }
     assert UNPLANTED == {row[0]: row[1] for row in rows if len(row) == 2 and row[0] in UNPLANTED}

@@ -152,15 +152,16 @@ def test_a_release_that_does_not_name_victims():
     ],
 )
 def test_what_a_release_lacks_is_named(name, absent):
-    """The fields that a release lacks are named, beside those that the format lacks."""
+    """The fields that a release lacks are named, beside those that the script left out."""
     recording = open_recording(path_of(name))
     list(recording.events)
-    format_lacks = {
+    left_out = {
         "observation.block_contents",
+        "observation.requests.num_draft_tokens",
         "observation.requests.num_stale_output_tokens",
         "output.new_block_ids_to_zero",
     }
-    assert sorted(absent | format_lacks) == list(recording.reader.absent_fields)
+    assert sorted(absent | left_out) == list(recording.reader.absent_fields)
 
 
 def test_one_event_is_read_at_a_time(lesson):
@@ -294,6 +295,8 @@ MALFORMED = [
     (0, SET, ("config", "watermark"), None, "config.watermark is null, expected a number"),
     (0, SET, ("config", "async_scheduling"), 1, "config.async_scheduling is 1, expected true or"),
     (0, ADD, ("config", "blocksize"), 16, "config.blocksize is unknown"),
+    (0, ADD, ("config", "max_loras"), "1", "max_loras='1' is not a whole number"),
+    (0, ADD, ("config", "num_blocks"), 16, "config.num_blocks is unknown"),
     (0, ADD, ("extra",), 1, "extra is unknown"),
     (0, SET, ("null_block_id",), -1, "null_block_id is -1, expected a number from 0 up"),
     (0, SET, ("engine",), None, "engine is null, expected a text"),
@@ -311,7 +314,11 @@ MALFORMED = [
     (1, SET, ("min_tokens",), -1, "min_tokens is -1, expected a number from 0 up"),
     (1, SET, ("arrival_time",), "now", 'arrival_time is "now", expected a number'),
     (1, SET, ("arrival_time",), 10**400, "arrival_time is 1000000"),
-    (1, SET, ("ignore_eos",), False, "ignore_eos is false, however the format does not name"),
+    (1, SET, ("ignore_eos",), False, "ignore_eos is false, however eos_token_id is"),
+    (1, ADD, ("eos_token_id",), 2, "ignore_eos is true, however eos_token_id is 2"),
+    (1, ADD, ("lora_id",), -1, "lora_id is -1, expected a number from 0 up"),
+    (1, ADD, ("repetition_detection",), {"min_count": 2}, "max_pattern_size is missing"),
+    (1, ADD, ("refusal",), {"request_id": "Z"}, "request 'Z' never arrived"),
     (2, SET, ("request_id",), "A", "request 'A' arrives twice"),
     (2, SET, ("observation", "waiting"), ["A", "Z"], "request 'Z' never arrived"),
     (2, SET, ("observation", "waiting"), {"A": 1}, "waiting is an object, expected a list"),
@@ -325,14 +332,34 @@ MALFORMED = [
     (5, SET, ("output", "new", 1), 5, "output.new[1] is 5, expected an object"),
     (5, SET, ("output", "preempted_req_ids"), ["Z"], "request 'Z' never arrived"),
     (5, ADD, ("output", "total"), 64, "output.total is unknown"),
+    (5, ADD, ("output", "scheduled_spec_decode_tokens"), {"Z": [1]}, "request 'Z' never arrived"),
+    (5, ADD, ("observation", "block_contents"), {"x": {}}, "block_contents.x.cache_key is missing"),
     (5, ADD, ("observation", "ref_cnt", "one"), 1, "observation.ref_cnt names block 'one'"),
     (5, ADD, ("observation", "ref_cnt", "01"), 1, "observation.ref_cnt names block '01'"),
     (6, ADD, ("sampled_token_ids", "C"), [1], "names 'C', the oldest step in flight computes A, B"),
     (6, SET, ("sampled_token_ids", "A", 0), -1, "sampled_token_ids.A[0] is -1, expected a number"),
+    (6, ADD, ("draft_token_ids",), {"C": [1]}, "draft_token_ids names 'C', the oldest step in"),
+    (6, ADD, ("outputs", 0, "client_index"), None, "client_index is null, expected a whole"),
     (6, SET, ("outputs", 0, "request_id"), "Z", "request 'Z' never arrived"),
     (6, SET, ("outputs", 0, "finish_reason"), "bored", "finish_reason 'bored' is unknown"),
     (6, SET, ("outputs", 0, "finish_reason"), 0, "finish_reason is 0, expected a text"),
 ]
+
+
+CONTROLS = [
+    ({"event": "set_pause_state", "pause_state": "asleep"}, "pause_state 'asleep' is unknown"),
+    ({"event": "grammar_ready", "request_id": "Z"}, "request 'Z' never arrived"),
+    ({"event": "reset_prefix_cache", "reset_running_requests": 1}, "is 1, expected true or false"),
+    ({"event": "reset_prefix_cache", "reset_running_requests": True}, "is_reset is missing"),
+]
+
+
+@pytest.mark.parametrize(("event", "expected"), CONTROLS)
+def test_a_control_that_makes_no_sense_is_refused(lesson, event, expected):
+    """What an engine was told beside requests is read as strictly as the rest."""
+    message = refusal([*lesson[:2], {**event, "observation": lesson[1]["observation"]}])
+    assert message.startswith("run.jsonl:3: ")
+    assert expected in message
 
 
 @pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case[-1])

@@ -10,7 +10,7 @@ from checkers.run import Breach
 from checkers.search import make_rules
 from checkers.table import MAX_EVIDENCE, describe_breach, describe_request, table_of
 from checkers.trial import run_trial
-from spec.interface import NewRequest, RequestStatus
+from spec.interface import NewRequest, RequestStatus, StreamingUpdate
 from spec.model import (
     AddRequest,
     FinishRequests,
@@ -18,6 +18,7 @@ from spec.model import (
     ResetPrefixCache,
     Schedule,
     SetPauseState,
+    StreamingChunk,
     UpdateFromOutput,
 )
 from tests.checkers.planted import TINY, RaisesInSchedule, attempt
@@ -58,7 +59,7 @@ def test_a_row_tells_what_happened_and_what_is_so_after_it():
 
 
 def test_what_an_engine_is_told_beside_requests_is_a_row():
-    """Pauses, grammars and resets are told as calls, and a refusal with its reason."""
+    """Pauses, grammars, resets and chunks are told as calls, and a refusal with its reason."""
     setting = attrs.evolve(TINY, scheduler=attrs.evolve(TINY.scheduler, reject_too_large=True))
     large = attrs.evolve(B, prompt_token_ids=(0,) * 7, max_tokens=9)
     actions = [
@@ -67,6 +68,9 @@ def test_what_an_engine_is_told_beside_requests_is_a_row():
         SetPauseState("paused_new"),
         GrammarReady("a"),
         ResetPrefixCache(True),
+        AddRequest(attrs.evolve(B, resumable=True)),
+        StreamingChunk("b", StreamingUpdate(prompt_token_ids=(0, 1), max_tokens=2)),
+        StreamingChunk("b", None),
     ]
     assert [
         "add_request(b, num_prompt_tokens=7, max_tokens=9), b finishes (error)",
@@ -74,6 +78,9 @@ def test_what_an_engine_is_told_beside_requests_is_a_row():
         "set_pause_state(pause_state=paused_new)",
         "grammar_ready(request_id=a)",
         "reset_prefix_cache(reset_running_requests=True)",
+        "add_request(b, num_prompt_tokens=3, max_tokens=1, resumable=True)",
+        "streaming_update(b, prompt_token_ids=[0, 1], max_tokens=2)",
+        "streaming_update(b, closed)",
     ] == [row[1] for row in lines_of(actions, setting)[1:]]
 
 

@@ -10,7 +10,7 @@ from checkers.counterexample import dumps, make_counterexample
 from checkers.engines import load_engine
 from checkers.search import make_rules
 from checkers.trial import FAULT_RULES, make_possible, run_trial
-from spec.interface import NewRequest
+from spec.interface import NewRequest, StreamingUpdate
 from spec.model import (
     AddRequest,
     FinishRequests,
@@ -19,6 +19,7 @@ from spec.model import (
     ResetPrefixCache,
     Schedule,
     SetPauseState,
+    StreamingChunk,
     UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
@@ -39,7 +40,10 @@ A, B = (
     NewRequest(request_id=name, prompt_token_ids=(0,) * length, max_tokens=3)
     for name, length in (("a", 1), ("b", 3))
 )
-CONTROLLED = ["pauses", "refusals", "grammars", "loras", "resets"]
+CONTROLLED = ["pauses", "refusals", "grammars", "loras", "resets", "streaming"]
+RESUMABLE = attrs.evolve(A, resumable=True)
+CHUNK = StreamingChunk("a", StreamingUpdate(prompt_token_ids=(0,), max_tokens=1))
+TOO_LONG = StreamingUpdate(prompt_token_ids=(0,) * TINY.scheduler.max_model_len, max_tokens=1)
 WITH_GRAMMAR = attrs.evolve(A, structured_output=True)
 RULES = make_rules(load_engine("spec"), TINY)
 RUN = [AddRequest(A), Schedule(), UpdateFromOutput({"a": [0]}), Schedule(), FinishRequests(("a",))]
@@ -88,6 +92,11 @@ def test_what_cannot_happen_any_more_is_left_out(seed, dropped):
         ([AddRequest(A)], GrammarReady("a"), None),
         ([AddRequest(WITH_GRAMMAR)], GrammarReady("a"), GrammarReady("a")),
         ([AddRequest(WITH_GRAMMAR), GrammarReady("a")], GrammarReady("a"), None),
+        ([AddRequest(A)], CHUNK, None),
+        ([AddRequest(RESUMABLE)], CHUNK, CHUNK),
+        ([AddRequest(RESUMABLE)], StreamingChunk("a", TOO_LONG), None),
+        ([AddRequest(RESUMABLE), StreamingChunk("a", None)], CHUNK, None),
+        ([], CHUNK, None),
     ],
 )
 def test_an_action_happens_as_far_as_it_can(before, wanted, possible):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
-import pickle
 import random
 from collections import defaultdict
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkers.errors import HarnessError
-from checkers.strict_json import Malformed
-from checkers.validate import _Validator, validate
+from checkers.validate import validate
+from tests.checkers.changed import Fork, changed, kind_of, variants
 from tests.checkers.recorded import (
     ACCEPTED,
     container_of,
@@ -28,8 +24,9 @@ from tests.checkers.recorded import (
 )
 
 ANSWERS = {"output", "outputs", "sampled_token_ids", "observation"}
-BY_NAME = {"num_scheduled_tokens", "requests", "ref_cnt", "sampled_token_ids"}
 KINDS = {
+    "observation.block_contents.*.cache_key",
+    "observation.block_contents.*.token_ids[]",
     "observation.cached_block_ids[]",
     "observation.finished_req_ids[]",
     "observation.free_block_ids[]",
@@ -37,11 +34,13 @@ KINDS = {
     "observation.ref_cnt.*",
     "observation.requests.*.block_ids[]",
     "observation.requests.*.num_computed_tokens",
+    "observation.requests.*.num_draft_tokens",
     "observation.requests.*.num_in_flight_tokens",
     "observation.requests.*.num_output_placeholders",
     "observation.requests.*.num_output_tokens",
     "observation.requests.*.num_preemptions",
     "observation.requests.*.num_prompt_tokens",
+    "observation.requests.*.num_stale_output_tokens",
     "observation.requests.*.num_tokens",
     "observation.requests.*.status",
     "observation.running[]",
@@ -54,9 +53,13 @@ KINDS = {
     "output.new[].block_ids[]",
     "output.new[].num_computed_tokens",
     "output.new[].num_prompt_tokens",
+    "output.new[].prompt_token_ids[]",
     "output.new[].request_id",
+    "output.new_block_ids_to_zero[]",
     "output.num_scheduled_tokens.*",
     "output.preempted_req_ids[]",
+    "output.scheduled_spec_decode_tokens.*[]",
+    "outputs[].client_index",
     "outputs[].finish_reason",
     "outputs[].new_token_ids[]",
     "outputs[].request_id",
@@ -65,15 +68,6 @@ KINDS = {
 """Every place where an answer holds a value: `*` is any request or block, `[]` any index."""
 NUM_PLACES = 5
 """Places that are changed, for each kind of place and each kind of event."""
-
-
-def kind_of(place):
-    """What a place has in common with its like in other events."""
-    names = [
-        "[]" if isinstance(key, int) else ".*" if above in BY_NAME else f".{key}"
-        for above, key in itertools.pairwise(("", *place))
-    ]
-    return "".join(names).removeprefix(".")
 
 
 def sample_places():
@@ -93,89 +87,13 @@ def sample_places():
     return {kind for _, kind in places}, drawn
 
 
-def other_values(place, value, names, rng):
-    """What might stand at a place instead."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        # A token id below 0 makes no sense, which the reader says.
-        is_token = place[0] == "sampled_token_ids" or "new_token_ids" in place
-        others = [value + 1, value - 1, 2 * value + 3, rng.randrange(12)]
-        return [other for other in others if other != value and not (is_token and other < 0)]
-    if place[-1] == "status":
-        return [other for other in ("WAITING", "RUNNING", "PREEMPTED") if other != value]
-    if place[-1] == "finish_reason":
-        words = {"0": "stop", "1": "length", "2": "abort"}
-        return [w for w in (None, *words.values()) if w != words.get(value, value)]
-    return [rng.choice([name for name in names if name != value])]
-
-
-def changed(event, place, value):
-    """The event with another value at a place."""
-    other = copy.deepcopy(event)
-    container_of(other, place)[place[-1]] = value
-    return other
-
-
-def with_another_key(event, place, names, rng):
-    """The event with a request or a block called otherwise; None where no other name is free."""
-    other = copy.deepcopy(event)
-    container = container_of(other, place)
-    free = [name for name in names if name not in container]
-    if not free:
-        return None
-    name = rng.choice(free)
-    items = [(name if key == place[-1] else key, value) for key, value in container.items()]
-    container.clear()
-    container.update(items)
-    return other
-
-
-def variants(event, place, arrived, num_blocks, rng):
-    """The event with another value at a place, or, where names are keys, with another key."""
-    value = container_of(event, place)[place[-1]]
-    for other in other_values(place, value, arrived, rng):
-        yield changed(event, place, other)
-    if place[-2] in {"num_scheduled_tokens", "ref_cnt"}:
-        blocks = [str(block_id) for block_id in range(1, num_blocks + 1)]
-        names = blocks if place[-2] == "ref_cnt" else arrived
-        other = with_another_key(event, place, names, rng)
-        if other is not None:
-            yield other
-
-
-class Fork:
-    """A validation that can try a line before it takes it."""
-
-    def __init__(self, name):
-        self.documents = load(name)
-        recording = attrs.evolve(reread(self.documents), events=iter(()))
-        self.validator = _Validator(recording, exact_ids=False)
-        self.saved = b""
-
-    def take(self, line, event):
-        """Goes on."""
-        self.validator.take(self.validator.recording.reader.read(line, event))
-        self.saved = b""
-
-    def rejects(self, line, event):
-        """Whether an event would be rejected; nothing is changed by the question."""
-        self.saved = self.saved or pickle.dumps(self.validator)
-        validator = pickle.loads(self.saved)
-        try:
-            validator.take(validator.recording.reader.read(line, event))
-        except Malformed:
-            return True
-        return validator.rejection is not None and validator.rejection.line == line
-
-
 def test_any_changed_value_is_rejected_at_its_line():
     """Whatever value of an answer is changed, in any kind of place, that very event is rejected."""
     kinds, drawn = sample_places()
     assert kinds == KINDS
     num_changes, unnoticed = 0, []
     for name in ACCEPTED:
-        fork, rng = Fork(name), random.Random(name)
+        fork, rng = Fork(load(name)), random.Random(name)
         for line, event in enumerate(fork.documents[1:], 2):
             alive = fork.validator.played.model.live
             for place in drawn[name, line]:
@@ -208,7 +126,7 @@ def test_any_changed_order_is_rejected_at_its_line(place):
     """Two neighbours that change places in a list whose order means something are noticed."""
     num_changes = 0
     for name in ("priority-preempt", "async-prefix", "lesson"):
-        fork = Fork(name)
+        fork = Fork(load(name))
         for line, event in enumerate(fork.documents[1:], 2):
             entries = container_of(event, place).get(place[-1], []) if place[0] in event else []
             if len(entries) > 1 and line % 5 == 0:
@@ -222,7 +140,7 @@ def test_any_changed_order_is_rejected_at_its_line(place):
 
 def test_a_token_that_nobody_waits_for_may_be_any():
     """What a step samples for a request that was aborted meanwhile is ignored."""
-    fork = Fork("async-preempt-aborts")
+    fork = Fork(load("async-preempt-aborts"))
     num_ignored = 0
     for line, event in enumerate(fork.documents[1:], 2):
         for name, tokens in event.get("sampled_token_ids", {}).items():

@@ -24,12 +24,16 @@ STEP_FILES = (
     "spec/request_queue.py",
     "spec/slots.py",
     "spec/stop.py",
+    "spec/streaming.py",
 )
 
 # File: function, class or method, and why a proof never runs it on symbols.
 CONCRETE = {
     "spec/lifecycle.py": {
         "RequestLifecycle.__init__": "builds queues and pool once, before any symbol is there",
+        "RequestLifecycle.streaming_update": "is for resumable requests; proofs leave them out",
+        "RequestLifecycle._end_turn": "is for resumable requests; proofs leave them out",
+        "RequestLifecycle._begin_turn": "is for resumable requests; proofs leave them out",
     },
     "spec/scheduler.py": {
         "ReferenceScheduler.__init__": "builds a step once, before any symbol is there",
@@ -41,10 +45,15 @@ CONCRETE = {
     },
     "spec/request.py": {
         "Request.__init__": "copies what arrives; a proof then sets the counters",
+        "Request._begin_counting": "sets the counters to 0 before a proof sets them",
     },
     "spec/slots.py": {
         "has_lora_slot": "opens at once while its limit is off, as in every proof",
         "has_long_prefill_slot": "opens at once while its limit is off, as in every proof",
+    },
+    "spec/streaming.py": {
+        "end_turn": "is for resumable requests; proofs leave them out",
+        "begin_turn": "is for resumable requests; proofs leave them out",
     },
     "spec/stop.py": {
         "_repeats_itself": "looks at the tokens themselves, which a proof leaves out",
@@ -66,6 +75,25 @@ SAFE = {
     ("spec/lifecycle.py", "RequestLifecycle.update_from_output", "an empty container"): (
         "is keyed by client; proofs run `_settle`, which is handed it"
     ),
+    **{
+        (f"spec/{name}.py", function, "the truth of `request.resumable`"): (
+            "is a plain flag of an arrival, and false in every proof"
+        )
+        for name, function in (
+            ("lifecycle", "RequestLifecycle._handle_stopped_request"),
+            ("scheduler", "ReferenceScheduler._is_ready"),
+        )
+    },
+    **{
+        (f"spec/{name}.py", function, f"the truth of `{request}.drop_stale_output`"): (
+            "is a plain flag that only a reset and streaming input set, so false in every proof"
+        )
+        for name, function, request in (
+            ("lifecycle", "RequestLifecycle._settle", "request"),
+            ("scheduler", "ReferenceScheduler._is_ready", "request"),
+            ("scheduler", "ReferenceScheduler._preempt", "victim"),
+        )
+    },
     ("spec/lifecycle.py", "RequestLifecycle._deliver", "an empty container"): (
         "holds the tokens of one request and step, of which there are finitely many"
     ),

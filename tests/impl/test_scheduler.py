@@ -152,6 +152,7 @@ def test_walks_reach_what_they_compare() -> None:
         "pause",
         "grammar",
         "reset",
+        "turn",
     }
     assert expected == {name for name, count in reached.items() if count >= 20}
 

@@ -40,14 +40,20 @@ def test_without_limits_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_scheduled", "lora_id", "expected"),
-    [(True, 0, True), (True, 1, True), (True, 2, False), (False, 2, True)],
+    ("is_scheduled", "idle_count", "lora_id", "expected"),
+    [
+        (True, True, 0, True),
+        (True, True, 1, True),
+        (True, True, 2, False),
+        (False, True, 2, False),
+        (False, False, 2, True),
+    ],
 )
-def test_an_adapter_takes_one_slot_in_the_step(
-    *, is_scheduled: bool, lora_id: int, expected: bool
+def test_an_adapter_takes_one_slot(
+    *, is_scheduled: bool, idle_count: bool, lora_id: int, expected: bool
 ) -> None:
-    """Another one finds no slot, unless whoever has the first rests in this step."""
-    slots = make_slots(max_loras=1)
+    """Another one finds no slot, unless the first one rests in a step where only its own count."""
+    slots = make_slots(max_loras=1, idle_loras_count=idle_count)
     slots.take(build("A", lora_id=1), is_scheduled=is_scheduled)
     assert expected == slots.has_slot(build("B", lora_id=lora_id))
 

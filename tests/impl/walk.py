@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from random import Random
 from typing import Any, get_args
@@ -18,6 +18,7 @@ from spec.interface import (
     RequestStatus,
     Scheduler,
     SchedulerConfig,
+    StreamingUpdate,
 )
 from spec.model import (
     Action,
@@ -29,9 +30,11 @@ from spec.model import (
     ResetPrefixCache,
     Schedule,
     SetPauseState,
+    StreamingChunk,
     UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
+from spec.sessions import find_turns, may_take
 
 EOS = 2
 TOKENS = (0, 0, 0, 0, 0, 3, 3, 1, EOS)
@@ -66,7 +69,16 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
         "reserve_admitted_prefills": is_reserving and rng.random() < 0.3,
         **_draw_limits(rng, fixed),
         **drafts,
+        **_draw_dialect(rng),
+    }
+    return SchedulerConfig(**{**fields, **fixed})
+
+
+def _draw_dialect(rng: Random) -> dict[str, Any]:
+    """Draws on what engines differ; most choices are those of the latest release."""
+    return {
         "publish_at_grant": rng.random() < 0.2,
+        "keep_unscheduled_drafts": rng.random() < 0.2,
         "same_step_prefix_hits": rng.random() < 0.7,
         "threshold_spares_lone_request": rng.random() < 0.7,
         "uncached_blocks_first": rng.random() < 0.7,
@@ -74,10 +86,13 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
         "cursor_follows_victim": rng.choice(("always", "scheduled", "never")),
         "wait_for_stale_output": rng.random() < 0.6,
         "deliver_stale_output": rng.random() < 0.7,
+        "idle_loras_count": rng.random() < 0.7,
+        "lookahead_at_admission": rng.random() < 0.7,
+        "pad_admitted_decodes": rng.random() < 0.7,
+        "publish_verified_drafts": rng.random() < 0.7,
         "stop_at_max_tokens_in_flight": rng.random() < 0.7,
         "stop_order": rng.choice(("stop_length", "min_stop_length", "length_stop")),
     }
-    return SchedulerConfig(**{**fields, **fixed})
 
 
 def _draw_num_blocks(rng: Random, max_model_len: int, block_size: int) -> int:
@@ -205,7 +220,7 @@ class Walk:
 
     def _make_control(self) -> Action:
         """Draws something that the engine is told; pauses end, and grammars get compiled."""
-        compiled: list[Action] = [*self.reference.grammars()]
+        compiled: list[Action] = [*self.reference.grammars(), *self._make_chunks()]
         if self.reference.pause_state != "unpaused":
             compiled.append(SetPauseState("unpaused"))
         others = (
@@ -213,6 +228,18 @@ class Walk:
             ResetPrefixCache(self.rng.random() < 0.5),
         )
         return self.rng.choice(compiled or others)
+
+    def _make_chunks(self) -> Iterator[Action]:
+        """Draws a chunk, or the end, for each resumable request."""
+        rng, time = self.rng, float(self.reference.num_arrivals // 2)
+        for name, live in self.reference.live.items():
+            if live.is_open:
+                tokens = tuple(rng.choices(TOKENS, k=rng.randint(1, 3)))
+                update = StreamingUpdate(
+                    prompt_token_ids=tokens, max_tokens=rng.choice((1, 5)), arrival_time=time
+                )
+                fits = may_take(live, update, self.config.max_model_len - 1)
+                yield StreamingChunk(name, update if fits and rng.random() < 0.8 else None)
 
     def _make_request(self) -> NewRequest:
         rng, number = self.rng, self.reference.num_arrivals
@@ -239,6 +266,7 @@ class Walk:
             cache_salt=rng.choice((None, None, None, "salt")),
             lora_id=rng.choice((0, 0, 0, 1, 2)),
             structured_output=rng.random() < 0.1,
+            resumable=self.config.wait_for_stale_output and rng.random() < 0.2,
         )
 
     def _make_prompt(self) -> tuple[int, ...]:
@@ -263,6 +291,7 @@ class Walk:
         for outputs in (outcome.results or {}).values():
             self.reached.update(sent.finish_reason for sent in outputs if sent.finish_reason)
         self.reached["reset"] += outcome.is_reset is True
+        self.reached["turn"] += len(find_turns(self.reference.live, outcome.results or {}))
         self.reached["pause"] += self.reference.pause_state != "unpaused"
         self.reached["grammar"] += isinstance(action, GrammarReady)
         if isinstance(action, FinishRequests) and self.reference.in_flight:

@@ -113,7 +113,7 @@ def _scheduled_in_a_pause(seen: Transition) -> None:
     output_of(seen).num_scheduled_tokens["A"] = 1
 
 
-@breaks("max_loras_is_kept", two_adapters, "the adapters [1, 2, 3] are in one step, max_loras=2")
+@breaks("max_loras_is_kept", two_adapters, "the adapters [1, 2, 3] have slots, max_loras=2")
 def _an_adapter_too_many(seen: Transition) -> None:
     seen.after.running.append("C")
     output_of(seen).num_scheduled_tokens["C"] = 3

@@ -79,6 +79,27 @@ def an_adapter_is_passed_over() -> Sight:
     return a_step_with_loras(1, 2, 3, 1)
 
 
+def an_adapter_that_rests(*, idle_loras_count: bool) -> Sight:
+    """A waits for its last token, with the one adapter; B has another."""
+    config = make_config(max_loras=1, async_scheduling=True, idle_loras_count=idle_loras_count)
+    requests = [make_request(name, 3, max_tokens=1, lora_id=n) for name, n in (("A", 1), ("B", 2))]
+    story = Story(config, *requests)
+    story.schedule()
+    return config, story.schedule()
+
+
+@shows("refused_by_max_loras", "refused_by_an_idle_lora")
+def an_adapter_that_keeps_its_slot() -> Sight:
+    """B waits."""
+    return an_adapter_that_rests(idle_loras_count=True)
+
+
+@shows()
+def an_adapter_that_gives_its_slot_up() -> Sight:
+    """B is admitted."""
+    return an_adapter_that_rests(idle_loras_count=False)
+
+
 @shows()
 def the_base_model_needs_no_slot() -> Sight:
     """C has no adapter."""
@@ -157,6 +178,16 @@ def a_reset_at_rest() -> Sight:
 def a_reset_that_is_refused() -> Sight:
     """A holds the block."""
     return a_reset(is_over=False, reset_running_requests=False)
+
+
+@shows("dropped_output", "stale_output")
+def a_step_returns_after_a_reset() -> Sight:
+    """A's token was being sampled at the reset."""
+    config = make_config(enable_prefix_caching=True, async_scheduling=True)
+    story = Story(config, make_request("A", 4, max_tokens=2))
+    story.schedule()
+    story.step(ResetPrefixCache(reset_running_requests=True))
+    return config, story.update()
 
 
 @shows("reset_of_content", "reset_in_flight")

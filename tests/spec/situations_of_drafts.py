@@ -69,6 +69,40 @@ def a_voided_step_of_drafts() -> tuple[SchedulerConfig, Transition]:
     return config, story.update()
 
 
+def one_token_beside(
+    num_prompt_tokens: int, max_num_batched_tokens: int
+) -> tuple[SchedulerConfig, Transition]:
+    """B, of one token, arrives while A decodes, or computes its prompt 4 tokens at a time."""
+    config = make_config(
+        max_num_batched_tokens=max_num_batched_tokens,
+        long_prefill_token_threshold=4,
+        threshold_spares_lone_request=False,
+        num_speculative_tokens=2,
+    )
+    story = Story(config, make_request("A", num_prompt_tokens))
+    story.run(1)
+    story.add(make_request("B", 1))
+    return config, story.schedule()
+
+
+@shows("padded_admission")
+def an_admission_is_padded() -> tuple[SchedulerConfig, Transition]:
+    """B is given two draft slots."""
+    return one_token_beside(3, 4)
+
+
+@shows("refused_by_padding")
+def padding_that_does_not_fit() -> tuple[SchedulerConfig, Transition]:
+    """Beside A's token there are two, and B wants three."""
+    return one_token_beside(3, 3)
+
+
+@shows("chunked_prefill")
+def no_padding_beside_a_prompt() -> tuple[SchedulerConfig, Transition]:
+    """A is in the middle of its prompt, so the requests of the step are not alike anyway."""
+    return one_token_beside(9, 6)
+
+
 @shows("refused_by_input_budget")
 def draft_slots_fill_the_batch() -> tuple[SchedulerConfig, Transition]:
     """A's tokens and its draft slots leave room for B's slots only."""

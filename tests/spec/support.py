@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve
 from hypothesis import strategies as st
 
+from spec.environment import Environment
 from spec.interface import (
     EngineCoreOutput,
     NewRequest,
@@ -19,7 +20,6 @@ from spec.interface import (
 )
 from spec.model import (
     AddRequest,
-    Environment,
     FinishRequests,
     GrammarReady,
     Model,
@@ -161,12 +161,17 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
             "reserve_admitted_prefills",
             "reject_too_large",
             "publish_at_grant",
+            "keep_unscheduled_drafts",
             "same_step_prefix_hits",
             "threshold_spares_lone_request",
             "uncached_blocks_first",
             "continue_after_self_preemption",
             "wait_for_stale_output",
             "deliver_stale_output",
+            "idle_loras_count",
+            "lookahead_at_admission",
+            "pad_admitted_decodes",
+            "publish_verified_drafts",
             "stop_at_max_tokens_in_flight",
         ),
         (False, True),
@@ -343,7 +348,13 @@ def spell_out(model: SpecModel) -> str:
         (
             [(request.request_id, request.save()) for request in scheduler.requests.values()],
             [request.request_id for request in scheduler.running],
+            [request.request_id for request in scheduler.kv_holding_waiting.items],
             [request.request_id for request in scheduler.waiting.items],
+            # Requests tell by their names how many came, chunks do not.
+            (
+                scheduler.num_waiting_for_streaming_input,
+                bool(model.bounds.chunks) and model.num_arrivals,
+            ),
             scheduler.finished_req_ids,
             (pool.free_block_queue, pool.num_free_blocks, pool.new_block_ids),
             (pool.ref_cnt, pool.block_hash, pool.cached_blocks),

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
 
-from spec.interface import ConfigError, EngineCoreOutput, PauseState
-from spec.model import Environment, GrammarReady, ResetPrefixCache, SetPauseState
+import pytest
+from attrs import evolve
+
+from spec.environment import Environment
+from spec.interface import (
+    ConfigError,
+    EngineCoreOutput,
+    NewRequest,
+    PauseState,
+    SchedulerConfig,
+)
+from spec.model import GrammarReady, ResetPrefixCache, SetPauseState
+from spec.scheduler import ReferenceScheduler
 from tests.spec.support import Driver, make_config, make_request
 
 # ---- pauses --------------------------------------------------------------------------------------
@@ -122,17 +133,6 @@ def test_an_adapter_that_finds_no_slot_is_passed_over() -> None:
     assert ["C"] == driver.waiting
 
 
-def test_an_adapter_that_rests_takes_no_slot() -> None:
-    """Async: A waits for its last token, so a step without it has a slot for B's adapter."""
-    driver = Driver(
-        make_config(max_loras=1, async_scheduling=True),
-        make_request("A", 3, max_tokens=1, lora_id=1),
-        make_request("B", 3, lora_id=2),
-    )
-    assert {"A": 3} == driver.schedule().num_scheduled_tokens
-    assert {"B": 3} == driver.schedule().num_scheduled_tokens
-
-
 @pytest.mark.parametrize(
     ("other", "num_hit_tokens"),
     [
@@ -203,6 +203,46 @@ def test_what_may_outgrow_the_pool_is_refused(
     assert ([] if is_refused else ["A"]) == list(driver.live) == driver.waiting
 
 
+def most_blocks(config: SchedulerConfig, new: NewRequest) -> int:
+    """The most blocks that a request holds in any run of it alone."""
+    driver = Driver(config, new)
+    drafts = (0,) * config.num_speculative_tokens
+    driver.environment = Environment(shapes=(new,), max_live_requests=1, draft_token_ids=drafts)
+    most, rest = 0, [driver]
+    while rest:
+        driver = rest.pop()
+        driver.schedule()
+        most = max(most, driver["A"].num_blocks)
+        for action in driver.updates():
+            after = copy.deepcopy(driver)
+            after.do(action)
+            rest += [after] if after.live else []
+    return most
+
+
+@pytest.mark.parametrize("num_prompt_tokens", [4, 5])
+@pytest.mark.parametrize("max_tokens", [1, 2, 4])
+@pytest.mark.parametrize(("num_drafts", "num_ahead"), [(0, 0), (1, 0), (2, 2)])
+def test_a_request_is_refused_exactly_if_alone_it_may_lack_blocks(
+    num_prompt_tokens: int, max_tokens: int, num_drafts: int, num_ahead: int
+) -> None:
+    """All runs of a request alone, drafts accepted or not, show how many blocks it may need."""
+    config = make_config(
+        max_num_batched_tokens=3,
+        max_model_len=8,
+        block_size=1,
+        num_speculative_tokens=num_drafts,
+        num_lookahead_tokens=num_ahead,
+        reject_too_large=True,
+    )
+    new = make_request("A", num_prompt_tokens, max_tokens=max_tokens)
+    most = most_blocks(config, new)
+    refusal = EngineCoreOutput("A", [], "error")
+    for num_blocks, expected in ((most, None), (most - 1, refusal)):
+        scheduler = ReferenceScheduler(evolve(config, num_blocks=num_blocks))
+        assert expected == scheduler.add_request(new)
+
+
 def test_a_refusal_is_told_to_its_client() -> None:
     """The answer goes to the client at once, and the worker never hears of the request."""
     driver = Driver(make_config(num_blocks=2, reject_too_large=True))
@@ -245,9 +285,32 @@ def test_a_reset_preempts_all_in_their_order() -> None:
     assert [("A", "B")] == [step.voided for step in driver.in_flight]
     assert (6, 6) == (driver["A"].num_stale_output_tokens, driver["B"].num_stale_output_tokens)
     assert [] == driver.scheduler.observe().cached_block_ids
-    assert {"C": 3} == driver.schedule().num_scheduled_tokens
-    driver.update(A=7, B=8)
-    assert {"C": 1, "A": 7, "B": 7} == driver.schedule().num_scheduled_tokens
+    assert [("A", "B")] == [step.dropped for step in driver.in_flight]
+
+
+def test_a_reset_drops_what_is_in_flight() -> None:
+    """A and B run again at once, so the tokens that they were sampling are dropped."""
+    driver = Driver(make_config(enable_prefix_caching=True, async_scheduling=True))
+    for name in "AB":
+        driver.add(make_request(name, 6))
+    driver.schedule()
+    driver.do(ResetPrefixCache(True))
+    assert {"A": 6, "B": 6} == driver.schedule().num_scheduled_tokens
+    assert {} == driver.update(A=7, B=8)
+    assert {"A", "B"} == set(driver.update(A=5, B=6))
+    assert ((5,), (6,)) == (driver["A"].output_token_ids, driver["B"].output_token_ids)
+
+
+def test_what_a_reset_drops_stays_dropped() -> None:
+    """A, preempted again while a dropped token is in flight, is sent none of either step."""
+    config = make_config(enable_prefix_caching=True, async_scheduling=True)
+    driver = Driver(config, make_request("A", 6))
+    driver.schedule()
+    for _ in range(2):
+        driver.do(ResetPrefixCache(True))
+        driver.schedule()
+    assert [{}, {}] == [driver.update(A=7), driver.update(A=8)]
+    assert ["A"] == list(driver.update(A=9))
 
 
 def test_resets_need_a_prefix_cache() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from spec.dialects import DIALECTS
 from spec.interface import SchedulerConfig
+from spec.model import SetPauseState, UpdateFromOutput
 from tests.spec.support import Driver, make_config, make_request
 
 LOW, HIGH = 5, 0
@@ -240,6 +241,73 @@ def test_deliver_stale_output(*, delivers: bool) -> None:
     assert {"B": 7 if delivers else 6} == driver.schedule().num_scheduled_tokens
 
 
+@pytest.mark.parametrize(("counts", "expected"), [(True, {}), (False, {"B": 3})])
+def test_idle_loras_count(*, counts: bool, expected: dict[str, int]) -> None:
+    """A waits for its last token; its adapter keeps the slot (0.16, 0.11: B's adapter takes it)."""
+    driver = Driver(
+        make_config(max_loras=1, async_scheduling=True, idle_loras_count=counts),
+        make_request("A", 3, max_tokens=1, lora_id=1),
+        make_request("B", 3, lora_id=2),
+    )
+    assert {"A": 3} == driver.schedule().num_scheduled_tokens
+    assert expected == driver.schedule().num_scheduled_tokens
+
+
+@pytest.mark.parametrize(("ahead", "num_blocks"), [(True, 2), (False, 1)])
+def test_lookahead_at_admission(*, ahead: bool, num_blocks: int) -> None:
+    """Slots to be written ahead come with the admission (0.16, 0.11: with the next step)."""
+    config = make_config(
+        num_speculative_tokens=1, num_lookahead_tokens=1, lookahead_at_admission=ahead
+    )
+    driver = Driver(config, make_request("A", 4))
+    assert num_blocks == len(driver.schedule().scheduled_new_reqs["A"].block_ids)
+
+
+@pytest.mark.parametrize(("pads", "expected"), [(True, 3), (False, 1)])
+def test_pad_admitted_decodes(*, pads: bool, expected: int) -> None:
+    """B has one token, and is admitted with two draft slots beside A (0.16, 0.11: with none)."""
+    config = make_config(num_speculative_tokens=2, pad_admitted_decodes=pads)
+    driver = Driver(config, make_request("A", 3))
+    driver.step()
+    driver.add(make_request("B", 1))
+    output = driver.schedule()
+    assert {"A": 1, "B": expected} == output.num_scheduled_tokens
+    assert ({"B": [-1, -1]} if pads else {}) == output.scheduled_spec_decode_tokens
+
+
+@pytest.mark.parametrize(("publishes", "expected"), [(True, [1]), (False, [])])
+def test_publish_verified_drafts(*, publishes: bool, expected: list[int]) -> None:
+    """An accepted draft that fills a block is published at once (0.16, 0.11: at the next grant)."""
+    config = make_config(
+        enable_prefix_caching=True, num_speculative_tokens=1, publish_verified_drafts=publishes
+    )
+    driver = Driver(config, make_request("A", 2))
+    driver.schedule()
+    driver.do(UpdateFromOutput({"A": [5]}, {"A": [6]}))
+    driver.schedule()
+    driver.do(UpdateFromOutput({"A": [6, 7]}))
+    assert expected == driver.scheduler.observe().cached_block_ids
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_keep_unscheduled_drafts(*, keeps: bool) -> None:
+    """B sits a step out, in which its worker drafts nothing for it; as released, it keeps its -1s.
+
+    A's drafts use up the budget.
+    """
+    config = make_config(
+        async_scheduling=True,
+        num_speculative_tokens=2,
+        max_num_batched_tokens=5,
+        keep_unscheduled_drafts=keeps,
+    )
+    driver = Driver(config, make_request("A", 2), make_request("B", 2))
+    assert {"A": 2, "B": 2} == driver.schedule().num_scheduled_tokens
+    driver.do(SetPauseState("paused_all"))
+    assert {} == driver.schedule().num_scheduled_tokens
+    assert (2 if keeps else 0) == driver["B"].num_draft_tokens
+
+
 @pytest.mark.parametrize(("stops", "num_steps"), [(True, 2), (False, 3)])
 def test_stop_at_max_tokens_in_flight(*, stops: bool, num_steps: int) -> None:
     """Fact 6: a request whose last token is being sampled is skipped (0.11: a surplus step)."""
@@ -279,6 +347,7 @@ def test_dialects_build(name: str) -> None:
 
 
 def test_the_default_is_the_corrected_release() -> None:
-    """As released, vLLM 0.33.0 differs from the default by the one fault."""
+    """As released, vLLM 0.33.0 differs from the default by two faults."""
     assert {} == DIALECTS["vllm-0.33.0"]
-    assert {"publish_at_grant": True} == DIALECTS["vllm-0.33.0-as-released"]
+    released = DIALECTS["vllm-0.33.0-as-released"]
+    assert {"publish_at_grant": True, "keep_unscheduled_drafts": True} == released

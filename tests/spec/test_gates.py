@@ -15,7 +15,7 @@ from tests.spec.support import configs, make_config, make_request
 from tests.spec.transitions import Story, make_run, seeds, walk
 
 MEMORY_GATES = {"free_blocks", "whole_sequence", "watermark", "reserve"}
-HIT_GATES = {"whole_prompt_budget", "partial_prefills", *MEMORY_GATES}
+HIT_GATES = {"padding", "whole_prompt_budget", "partial_prefills", *MEMORY_GATES}
 """Gates that look at what a prefix hit leaves to do."""
 SKIPPING_GATES = {"stale_output", "grammar", "loras", "long_prefills"}
 """Gates that pass a request over; the first of those who are named from outside is the head's."""
@@ -49,6 +49,9 @@ class Confessing(ReferenceScheduler):
     def _may_be_partial(self, request: Request, num_tokens: int) -> bool:
         return self._note("partial_prefills", super()._may_be_partial(request, num_tokens))
 
+    def _may_be_padded(self, num_padding: int) -> bool:
+        return self._note("padding", super()._may_be_padded(num_padding))
+
     def _may_be_cut(self, num_new_tokens: int) -> bool:
         return self._note("whole_prompt_budget", super()._may_be_cut(num_new_tokens))
 
@@ -59,11 +62,13 @@ class Confessing(ReferenceScheduler):
     def _memory_gate(self, request: Request, num_tokens: int, hit: CacheHit) -> str:
         """The first thing that a request asks too much room for, if it is refused at all."""
         num_free = self.block_pool.num_free_blocks
+        num_tokens = self._num_tokens_to_hold(request, num_tokens)
         if self._num_blocks_to_take(request, num_tokens, hit) > num_free:
             return "free_blocks"
         num_blocks = self._num_blocks_to_take(request, num_tokens, hit)
         if self.config.scheduler_reserve_full_isl:
-            num_blocks = self._num_blocks_to_take(request, request.num_tokens, hit)
+            num_tokens = max(num_tokens, request.num_tokens)
+            num_blocks = self._num_blocks_to_take(request, num_tokens, hit)
             if num_blocks > num_free:
                 return "whole_sequence"
         if self.running and num_blocks + self.config.num_watermark_blocks > num_free:
@@ -105,8 +110,10 @@ def allowed_gates(config: SchedulerConfig, scheduler: Confessing) -> set[str | N
     stopped_by = scheduler.stopped_by
     if stopped_by == "skipped":  # Who came last may have taken the last seat.
         return SKIPPING_GATES if scheduler._has_seat() else {"max_num_seqs"}
-    if config.enable_prefix_caching and (stopped_by is None or stopped_by in HIT_GATES):
-        return {stopped_by, *HIT_GATES}  # The hit is not visible.
+    # Neither the hit is visible, nor whether who has resumed has computed all known tokens.
+    may_pad = config.pad_admitted_decodes and config.num_speculative_tokens > 0
+    if (config.enable_prefix_caching or may_pad) and stopped_by in {None, *HIT_GATES}:
+        return {stopped_by, *HIT_GATES}
     return {stopped_by}
 
 

@@ -22,6 +22,7 @@ from tests.spec import (
     forged_controls,
     forged_drafts,
     forged_progress,  # noqa: F401, importing it registers its forgeries
+    forged_streaming,
 )
 from tests.spec.forgeries import BASES, FORGERIES, Base, Forgery
 from tests.spec.support import OPTIONS, configs
@@ -37,10 +38,15 @@ DIALECT_FIELDS = (
     "cursor_follows_victim",
     "wait_for_stale_output",
     "deliver_stale_output",
+    "idle_loras_count",
+    "lookahead_at_admission",
+    "pad_admitted_decodes",
+    "publish_verified_drafts",
     "stop_at_max_tokens_in_flight",
     "stop_order",
 )
-"""All but `publish_at_grant`, which is a fault."""
+"""All but `publish_at_grant` and `keep_unscheduled_drafts`, which are faults."""
+FAULTS = {"publish_at_grant": False, "keep_unscheduled_drafts": False}
 
 dialects = st.fixed_dictionaries({name: st.sampled_from(OPTIONS[name]) for name in DIALECT_FIELDS})
 
@@ -49,14 +55,14 @@ def speak_another(setting: Setting, dialect: dict[str, Any]) -> SchedulerConfig:
     """A setting's configuration in another dialect."""
     may_reserve = setting.scheduler.scheduler_reserve_full_isl
     reserves = dialect["reserve_admitted_prefills"] and may_reserve
-    changes = {**dialect, "reserve_admitted_prefills": reserves, "publish_at_grant": False}
+    changes = {**dialect, "reserve_admitted_prefills": reserves, **FAULTS}
     return evolve(setting.scheduler, **changes)
 
 
 @given(configs(), seeds)
 def test_any_correct_run_breaks_nothing(config: SchedulerConfig, seed: int) -> None:
     """Whatever the configuration and the dialect, no invariant objects to a correct run."""
-    config = evolve(config, publish_at_grant=False)
+    config = evolve(config, **FAULTS)
     check(config, make_run(config), seed)
 
 
@@ -87,7 +93,9 @@ def test_the_claim_holds_where_it_is_made(seed: int) -> None:
         assert [] == list(judge.breaches(seen))
 
 
-@pytest.mark.parametrize("base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES])
+@pytest.mark.parametrize(
+    "base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES, *forged_streaming.BASES]
+)
 def test_what_is_forged_was_right(base: Base) -> None:
     """Nothing is wrong with a transition before it is forged."""
     config, seen = base()
@@ -159,7 +167,9 @@ def _nothing_told(seen: Transition) -> None:
 
 
 @pytest.mark.parametrize("change", [_unknown_names, _nobody_before, _nobody_after, _nothing_told])
-@pytest.mark.parametrize("base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES])
+@pytest.mark.parametrize(
+    "base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES, *forged_streaming.BASES]
+)
 def test_nonsense_is_judged(base: Base, change: Callable[[Transition], None]) -> None:
     """Whatever names an engine makes up or leaves out, each invariant comes to a judgement."""
     config, seen = base()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from spec.books import deliver
 from spec.dialects import DIALECTS
+from spec.environment import Environment
 from spec.interface import ConfigError, EngineCoreOutput, RequestStatus, SchedulerConfig
 from spec.model import (
     Action,
     AddRequest,
-    Environment,
     FinishRequests,
     LiveRequest,
     Model,
@@ -88,9 +88,12 @@ def count_updates(model: Model, num_tokens: int) -> int:
     oldest = model.in_flight[0]
     num_updates = 1
     for name in model.live_samplers():
+        if name in oldest.dropped:
+            continue  # Nobody looks at it, so any token will do.
         num_drafts = len(oldest.drafts_of(name))
         may_be_thrown_away = num_drafts > 0 and name in oldest.voided
-        num_updates *= (num_drafts + 1) * num_tokens + may_be_thrown_away
+        num_guesses = 0 if name in oldest.padded else num_drafts
+        num_updates *= (num_guesses + 1) * num_tokens + may_be_thrown_away
     has_live = any(name in model.live for name in oldest.output.num_scheduled_tokens)
     return num_updates * 2 if model.bounds.draft_token_ids and has_live else num_updates
 

@@ -9,8 +9,15 @@ import pytest
 from attrs import evolve, field, frozen
 from hypothesis import given
 
-from spec.interface import NewRequest, RepetitionDetection, RequestStatus, SchedulerConfig
-from spec.model import Environment, FinishRequests, Schedule, UpdateFromOutput
+from spec.environment import Environment
+from spec.interface import (
+    NewRequest,
+    RepetitionDetection,
+    RequestStatus,
+    SchedulerConfig,
+    StreamingUpdate,
+)
+from spec.model import FinishRequests, Schedule, UpdateFromOutput
 from spec.request import Request
 from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save, thaw
 from tests.spec.support import (
@@ -84,6 +91,12 @@ OUTRANKED = {"shapes": (evolve(LONG, priority=1), SHORT)}
 CHUNKS = {"max_num_batched_tokens": 2, "max_num_seqs": 3}
 THREE_LIVE = {"max_live_requests": 3}
 REPEATING = make_shape((1,), 4, repetition_detection=RepetitionDetection(2))
+SESSIONS = {
+    "shapes": (make_shape((1,), 2, resumable=True, stop_token_ids=(2,)),),
+    "chunks": (StreamingUpdate(prompt_token_ids=(1,), max_tokens=1),),
+    "max_session_tokens": 3,
+    "with_aborts": False,
+}
 ONE_SHAPE = {"shapes": (LONG,), "sampled_token_ids": (1, 2)}
 
 CASES = {
@@ -139,16 +152,18 @@ CASES = {
     ),
     "refusals": Case(37, 102, {"reject_too_large": True, "num_blocks": 2}),
     "resets": Case(
-        291,
+        296,
         None,
         {**ASYNC, **CACHING},
         {"shapes": (LONG,), "with_aborts": False, "with_resets": True},
     ),
-    "drafts": Case(136, 476, DRAFTS, {"draft_token_ids": (1, 2)}),
-    "async_drafts": Case(215, 580, {**ASYNC, **DRAFTS, "num_draft_slots": 0}),
+    "drafts": Case(132, 431, DRAFTS, {"draft_token_ids": (1, 2)}),
+    "async_drafts": Case(173, 578, {**ASYNC, **DRAFTS, "num_draft_slots": 0}),
     "caching_drafts": Case(
-        374, 388, {**CACHING, "num_speculative_tokens": 1}, {**ONE_SHAPE, "draft_token_ids": (1,)}
+        215, 388, {**CACHING, "num_speculative_tokens": 1}, {**ONE_SHAPE, "draft_token_ids": (1,)}
     ),
+    "streaming": Case(1082, 210, {**ASYNC, **PRIORITY}, {**SESSIONS, "max_queued_chunks": 2}),
+    "streaming_caching": Case(2078, 281, CACHING, {**SESSIONS, "sampled_token_ids": (1, 2)}),
     "whole_prompts": Case(109, 299, {"enable_chunked_prefill": False, "max_num_batched_tokens": 5}),
 }
 
@@ -157,6 +172,7 @@ OF_3_ARRIVALS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "priority": (230, 2479, {}),
     "caching": (338, 1368, {}),
     "async": (123, 2134, {"shapes": (SHORT,)}),
+    "streaming_caching": (321, 603, {"sampled_token_ids": (1,)}),
 }
 """How many states there are by canonical value, and how many by name."""
 

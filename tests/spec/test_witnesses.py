@@ -21,6 +21,7 @@ from spec.scheduler import ReferenceScheduler
 from tests.spec import (
     situations_of_controls,  # noqa: F401, importing it lists its situations
     situations_of_drafts,  # noqa: F401, importing it lists its situations
+    situations_of_streaming,  # noqa: F401, importing it lists its situations
 )
 from tests.spec.situations import SITUATIONS, Situation, shows
 from tests.spec.support import configs, make_config, make_request

@@ -71,5 +71,5 @@ def follow_trusting(config: SchedulerConfig, seen: Transition) -> Transition:
     """The same transition as a worker sees it that knows only the state before."""
     writers = {name: Writer(live.new.cache_key, live.token_ids) for name, live in seen.live.items()}
     again = evolve(seen, worker=None, published_faults=None)
-    follow(GhostWorker.trusting(config.block_size, seen.before, writers), again)
+    follow(GhostWorker.trusting(config.block_size, seen.before, writers, seen.loads), again)
     return again

@@ -8,8 +8,10 @@ from checkers.mutations.bugs import (
     ends,
     grants,
     livelocks,
+    padding,
     prefix_cache,
     queues,
+    streaming,
     worker,
 )
 
@@ -21,7 +23,9 @@ __all__ = [
     "ends",
     "grants",
     "livelocks",
+    "padding",
     "prefix_cache",
     "queues",
+    "streaming",
     "worker",
 ]

@@ -86,6 +86,7 @@ def a_request_that_just_fits_is_refused(original: Method) -> Method:
 @mutation(
     target="impl.slots:Slots.take",
     setting="loras",
+    changes=("idle_loras_count=false",),
     caught_by="max_loras_is_kept",
 )
 def adapters_are_not_counted(original: Method) -> Method:
@@ -93,6 +94,23 @@ def adapters_are_not_counted(original: Method) -> Method:
 
     def take(self: Any, request: Any, *, is_scheduled: bool) -> None:
         original(self, request, is_scheduled=False)
+
+    return take
+
+
+@mutation(
+    target="impl.slots:Slots.take",
+    setting="loras-async",
+    caught_by="max_loras_is_kept",
+)
+def an_idle_adapter_gives_its_slot_up(original: Method) -> Method:
+    """Whoever sits a step out gives its adapter's slot up, and may go on in the next."""
+
+    def take(self: Any, request: Any, *, is_scheduled: bool) -> None:
+        lora_id = request.lora_id
+        request.lora_id = lora_id if is_scheduled else 0
+        original(self, request, is_scheduled=is_scheduled)
+        request.lora_id = lora_id
 
     return take
 
@@ -259,3 +277,36 @@ def only_the_prompt_is_held_against_the_pool(original: Method) -> Method:
         return bool(request.num_prompt_tokens > num_slots)
 
     return _may_outgrow_pool
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._preempt",
+    setting="resets",
+    caught_by="outputs_go_to_the_living",
+)
+def a_reset_lets_old_tokens_through(original: Method) -> Method:
+    """What was being sampled at a reset is delivered, and sampled again."""
+
+    def _preempt(self: Any, victim: Any) -> None:
+        victim.drop_stale_output = False
+        original(self, victim)
+
+    return _preempt
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._drops_stale_output",
+    setting="resets",
+    changes=("max_in_flight=3",),
+    caught_by="outputs_go_to_the_living",
+    source="vLLM #47900",
+)
+def a_reset_drops_one_token_only(original: Method) -> Method:
+    """Of several steps in flight at a reset only the first one's token is dropped."""
+
+    def _drops_stale_output(self: Any, request: Any) -> bool:
+        is_dropped = bool(original(self, request))
+        request.drop_stale_output = False
+        return is_dropped
+
+    return _drops_stale_output

@@ -83,8 +83,8 @@ def outputs_become_prompt(original: Method) -> Method:
 def one_result_fills_all_placeholders(original: Method) -> Method:
     """A sampled token fills the placeholders of all steps in flight, not of its own only."""
 
-    def _fill_placeholders(self: Any, request: Any, num_sampled_tokens: int) -> None:
-        original(self, request, request.num_output_placeholders)
+    def _fill_placeholders(self: Any, request: Any, num_sampled: int, num_trimmed: int) -> None:
+        original(self, request, request.num_output_placeholders, num_trimmed)
 
     return _fill_placeholders
 

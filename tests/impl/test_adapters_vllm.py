@@ -1,0 +1,158 @@
+"""The unmodified scheduler of vLLM 0.33.0 beside the specification, and faults of the release."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from attrs import evolve
+
+from checkers.configs import load_settings
+from checkers.engines import load_engine
+from checkers.errors import HarnessError
+from checkers.lockstep import Lockstep
+from checkers.run import Run
+from checkers.search import Plan, search
+from impl.adapters import vllm_config
+from spec.dialects import DIALECTS
+from spec.interface import ConfigError, NewRequest, SchedulerConfig
+from spec.model import AddRequest, ResetPrefixCache, Schedule, UpdateFromOutput
+
+# What an engine's libraries think outdated is not ours to mend.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RELEASED = DIALECTS["vllm-0.33.0-as-released"]
+NOT_IN_VLLM = {
+    "thrash-reserved",
+    "refusals",
+    "partial-prefills",
+    "deep-controls",
+    "deep-everything",
+}
+"""They ask for limits, gates or refusals that vLLM's scheduler does not have."""
+OTHERWISE = {
+    "thrash": "claims what the release does not keep",
+    "dropped-token": "drops stale output, a choice that the release does not make",
+    "deep-drafts": "hits no blocks of the same step, a choice that the release does not make",
+    "deep-streaming": "resets while a request waits for input, at which the release raises",
+}
+LIKE_THE_RELEASE = [
+    name
+    for name, setting in load_settings().items()
+    if setting.dialect.startswith("vllm-0.33.0")
+    and not setting.scheduler.load_kv_async
+    and not setting.scheduler.defer_block_free
+    and name not in NOT_IN_VLLM | OTHERWISE.keys()
+]
+
+
+@pytest.fixture(scope="module")
+def vllm():
+    """The engine, if it is installed."""
+    try:
+        engine = load_engine("vllm", time_limit_s=60.0)
+    except HarnessError as error:
+        pytest.skip(f"{error}")
+    logging.disable(logging.WARNING)
+    return engine
+
+
+def as_released(name, **changes):
+    """A setting with the faults of the release."""
+    setting = load_settings()[name]
+    return evolve(setting, scheduler=evolve(setting.scheduler, **RELEASED, **changes))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", LIKE_THE_RELEASE)
+def test_the_release_does_as_the_specification(vllm, name):
+    """Walks of the release are as specified; what breaks a rule is one of its two known faults."""
+    found = search(vllm, [as_released(name)], Plan(num_walks=8, length=80, shrink_s=2.0))
+    broken = (
+        [breach.name for breach in found.counterexample.breaches] if found.counterexample else []
+    )
+    assert set(broken) <= {"published_blocks_were_written", "drafts_are_for_the_next_step"}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", sorted(NOT_IN_VLLM))
+def test_what_vllm_does_not_have_is_said(vllm, name):
+    """A setting with a field that vLLM knows nothing of is refused in one sentence."""
+    with pytest.raises(HarnessError, match="is nothing that vLLM's scheduler knows; choose"):
+        vllm.build(load_settings()[name].scheduler)
+
+
+def make_config(**fields):
+    """A small configuration of the release."""
+    usual = {
+        "max_num_batched_tokens": 8,
+        "max_num_seqs": 2,
+        "max_model_len": 16,
+        "block_size": 2,
+        "num_blocks": 8,
+    }
+    return SchedulerConfig(**{**usual, **RELEASED, **fields})
+
+
+def run(vllm, config, *actions):
+    """The release, after some actions in lockstep with the specification."""
+    followed, lockstep = Run(config, vllm.build(config)), Lockstep(config)
+    for action in actions:
+        assert lockstep.step(followed.step(action)) is None
+    return followed
+
+
+def arrival(name, num_prompt_tokens, max_tokens, **fields):
+    """A request arrives."""
+    prompt = (0,) * num_prompt_tokens
+    return AddRequest(
+        NewRequest(request_id=name, prompt_token_ids=prompt, max_tokens=max_tokens, **fields)
+    )
+
+
+@pytest.mark.engine
+def test_fault_padding_is_cut_by_the_threshold(vllm):
+    """A padded admission is cut to the long-prefill threshold, and an assertion ends the engine."""
+    config = make_config(num_speculative_tokens=2, long_prefill_token_threshold=2)
+    followed = run(vllm, config, arrival("A", 1, 5), Schedule(), UpdateFromOutput({"A": [0]}))
+    followed.step(arrival("B", 1, 5))
+    with pytest.raises(Exception, match="schedule raised AssertionError"):
+        followed.step(Schedule())
+
+
+@pytest.mark.engine
+def test_fault_a_reset_raises_while_a_request_waits_for_input(vllm):
+    """Its blocks are held though nobody runs, so the reset of running requests gives up."""
+    config = make_config(enable_prefix_caching=True)
+    followed = run(
+        vllm,
+        config,
+        arrival("A", 1, 1, resumable=True),
+        Schedule(),
+        UpdateFromOutput({"A": [0]}),
+    )
+    with pytest.raises(Exception, match="reset_prefix_cache raised RuntimeError: Failed to reset"):
+        followed.step(ResetPrefixCache(True))
+
+
+def test_a_missing_vllm_is_one_sentence(monkeypatch):
+    """Where vLLM is not installed, naming it says so, and how to install it."""
+    vllm_config.import_vllm.cache_clear()
+    monkeypatch.setattr(vllm_config, "PACKAGE", "nothing_of_this_name")
+    with pytest.raises(HarnessError) as caught:
+        load_engine("vllm")
+    vllm_config.import_vllm.cache_clear()
+    assert "engine 'vllm' cannot be imported" in str(caught.value)
+    assert "docs/adapters.md says how it can be" in str(caught.value)
+
+
+def test_a_setting_that_an_engine_cannot_do_is_no_finding(monkeypatch):
+    """An engine that raises `ConfigError` is not at fault; the message names it."""
+    engine = evolve(load_engine("fast"), make=refuse)
+    with pytest.raises(HarnessError, match="engine 'fast': nothing is possible here"):
+        engine.build(load_settings()["tiny"].scheduler)
+
+
+def refuse(config):
+    """An engine that has nothing that is asked for."""
+    raise ConfigError("nothing is possible here")
