@@ -54,7 +54,11 @@ class PriorityRequestQueue(RequestQueue):
         self.add_request(request)
 
     def update_rank(self, request: Request) -> None:
-        """Moves a request to the rank that it has now."""
+        """Moves a request to the rank that it has now.
+
+        vLLM 0.33.0 changes the arrival time inside its heap, which then is none: whoever was first
+        stays first (vllm/v1/core/sched/scheduler.py: _update_request_as_session).
+        """
         self.remove_request(request)
         self.add_request(request)
 

@@ -5,7 +5,12 @@ its blocks, waits for the next chunk, and goes on from there; the token that sto
 discarded, since nobody has computed its KV. Proofs leave requests resumable out, so nothing here
 runs on symbols.
 
-Source: vllm/v1/core/sched/scheduler.py: _handle_stopped_request, _update_request_as_session.
+Who waits for a chunk is never preempted. So two that wait may each hold the blocks that the other
+needs, for ever (setting `streaming-deadlock`), and the prefix cache cannot be reset meanwhile: both
+seen of vLLM 0.33.0 itself, which raises RuntimeError at such a reset.
+
+Source: vllm/v1/core/sched/scheduler.py: _handle_stopped_request, _update_request_as_session,
+reset_prefix_cache.
 """
 
 from __future__ import annotations
