@@ -176,9 +176,7 @@ def tables_at_turn(seen: Transition, name: str) -> dict[str, list[int]]:
     return tables | {n: before[n].block_ids for n in later if n in before}
 
 
-def num_lacked_then(
-    config: SchedulerConfig, seen: Transition, name: str, table: list[int]
-) -> int:
+def num_lacked_then(config: SchedulerConfig, seen: Transition, name: str, table: list[int]) -> int:
     """Blocks that a request lacks whose prompt is surely computed or loaded in part."""
     request, live = seen.before.requests.get(name), seen.live.get(name)
     if request is None or live is None or live.new.resumable or not table:
@@ -193,9 +191,7 @@ def num_lacked_then(
 
 
 @invariant(source="vllm/v1/core/sched/scheduler.py: _free_request_blocks, delay_free_blocks")
-def blocks_are_kept_back_while_written(
-    config: SchedulerConfig, seen: Transition
-) -> Iterator[str]:
+def blocks_are_kept_back_while_written(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """Who leaves gives its blocks back at once, unless a load or a step in flight writes them.
 
     Then they are free when the load has ended, and the steps in flight have returned; the latter
