@@ -29,8 +29,8 @@ from checkers.report import Check
 from checkers.run import Verdict
 from checkers.search import Plan, Search, make_rules, search
 from checkers.trial import Trial, run_trial
+from spec.actions import Action
 from spec.dialects import DIALECTS
-from spec.model import Action
 from spec.registry import INVARIANTS, WITNESSES
 
 

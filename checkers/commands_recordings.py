@@ -20,8 +20,8 @@ from checkers.shrink import shrink
 from checkers.table import MAX_EVIDENCE
 from checkers.trial import Rules, Trial, run_trial
 from checkers.validate import Rejection, Validation, validate
+from spec.actions import Action
 from spec.interface import SchedulerConfig
-from spec.model import Action
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 MANY_IN_FLIGHT = 64

@@ -30,6 +30,7 @@ from checkers.liveness import NAME, Lasso, run_lasso
 from checkers.possible import expect_possible
 from checkers.run import Breach, select_invariants
 from checkers.trial import Rules, TraceStep, Trial, run_trial
+from spec.actions import ACTION_NAMES, Action, AddRequest, Schedule, UpdateFromOutput
 from spec.interface import (
     FINISH_REASON,
     EngineCoreOutput,
@@ -38,7 +39,7 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.model import ACTION_NAMES, Action, AddRequest, Outcome, Schedule, UpdateFromOutput
+from spec.transition import Outcome
 
 Schema = Literal["schedcheck.counterexample/1"]
 SCHEMA: Schema = "schedcheck.counterexample/1"

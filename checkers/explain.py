@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spec.actions import Action
 from spec.block_pool import BlockPool, CacheHit
 from spec.interface import (
     EngineCoreOutput,
@@ -19,7 +20,7 @@ from spec.interface import (
     SchedulerOutput,
     StreamingUpdate,
 )
-from spec.model import Action, Model
+from spec.model import Model
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
 

@@ -19,21 +19,20 @@ from checkers.configs import Setting
 from checkers.errors import HarnessError
 from checkers.liveness import Lasso, QuietGraph, is_quiet
 from checkers.run import Breach, Judge, Verdict, follow, select_invariants
-from spec.model import (
+from spec.actions import (
     ACTION_NAMES,
     Action,
     AddRequest,
     FinishRequests,
     GrammarReady,
     KVReceived,
-    Outcome,
     Schedule,
     StreamingChunk,
-    Transition,
     UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import Snapshot, SpecModel, canonical_names, freeze, rewind, save, thaw
+from spec.transition import Outcome, Transition
 from spec.worker import GhostWorker, Writer
 
 

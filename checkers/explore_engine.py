@@ -23,9 +23,7 @@ from checkers.liveness import Lasso, drain
 from checkers.lockstep import Lockstep
 from checkers.run import Judge, Run
 from checkers.trial import Rules, Trial, run_trial
-from spec.environment import Environment
-from spec.interface import NewRequest
-from spec.model import (
+from spec.actions import (
     ACTION_NAMES,
     Action,
     AddRequest,
@@ -35,6 +33,8 @@ from spec.model import (
     SetPauseState,
     UpdateFromOutput,
 )
+from spec.environment import Environment
+from spec.interface import NewRequest
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save
 

@@ -35,9 +35,10 @@ from checkers.engines import Engine, hang_alarms
 from checkers.errors import EngineFault
 from checkers.run import Breach, Run
 from checkers.trial import Rules, Trial, make_possible, run_trial
+from spec.actions import Action, AddRequest, Schedule, UpdateFromOutput
 from spec.gates import num_blocks_of_whole
 from spec.interface import EngineCoreOutput, Observation, SchedulerConfig
-from spec.model import Action, AddRequest, Model, Schedule, UpdateFromOutput
+from spec.model import Model
 
 NAME = "somebody_gets_a_token"
 RULE = "While requests are unfinished and steps return, somebody gets a token or ends."

@@ -22,8 +22,9 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.model import Model, Outcome, Transition
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Outcome, Transition
 
 NAME = "same_as_spec"
 RULE = "The engine answers and looks like the specification, up to the names of blocks."

@@ -25,7 +25,8 @@ from checkers.lockstep import Lockstep
 from checkers.run import Breach, Judge, Run, select_invariants
 from checkers.table import describe_breach, table_of
 from checkers.trial import TraceStep, Trial, breach_of_fault
-from spec.model import Action, Schedule, Transition, UpdateFromOutput
+from spec.actions import Action, Schedule, UpdateFromOutput
+from spec.transition import Transition
 
 Answer = TypeVar("Answer")
 

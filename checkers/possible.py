@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from checkers.errors import HarnessError
 from checkers.table import Step
 from checkers.trial import Rules, make_possible
+from spec.actions import ACTION_NAMES, AddRequest, Schedule, UpdateFromOutput
 from spec.environment import Environment
 from spec.interface import (
     EngineCoreOutput,
@@ -21,7 +22,7 @@ from spec.interface import (
     SchedulerOutput,
     StreamingUpdate,
 )
-from spec.model import ACTION_NAMES, AddRequest, Model, Schedule, UpdateFromOutput
+from spec.model import Model
 
 
 def expect_possible(rules: Rules, steps: Sequence[Step]) -> None:

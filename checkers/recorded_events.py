@@ -24,19 +24,7 @@ from checkers.strict_json import (
     text,
     whole,
 )
-from spec.interface import (
-    FINISH_REASON,
-    EngineCoreOutput,
-    NewRequest,
-    Observation,
-    PauseState,
-    RepetitionDetection,
-    RequestStatus,
-    SchedulerConfig,
-    SchedulerOutput,
-    StreamingUpdate,
-)
-from spec.model import (
+from spec.actions import (
     ACTION_NAMES,
     Action,
     AddRequest,
@@ -48,6 +36,18 @@ from spec.model import (
     SetPauseState,
     StreamingChunk,
     UpdateFromOutput,
+)
+from spec.interface import (
+    FINISH_REASON,
+    EngineCoreOutput,
+    NewRequest,
+    Observation,
+    PauseState,
+    RepetitionDetection,
+    RequestStatus,
+    SchedulerConfig,
+    SchedulerOutput,
+    StreamingUpdate,
 )
 
 

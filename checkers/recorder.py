@@ -12,8 +12,9 @@ import attrs
 
 from checkers.configs import make_scheduler_config
 from checkers.recording import SCHEMA
+from spec.actions import ACTION_NAMES, Action, AddRequest, FinishRequests, UpdateFromOutput
 from spec.interface import NewRequest, Observation, SchedulerConfig, SchedulerOutput
-from spec.model import ACTION_NAMES, Action, AddRequest, FinishRequests, Outcome, UpdateFromOutput
+from spec.transition import Outcome
 
 NAMED_BY_ALL = (
     "max_num_batched_tokens",

@@ -15,18 +15,12 @@ from attrs import field, frozen
 import spec.invariants
 import spec.witnesses  # noqa: F401  (registers)
 from checkers.errors import HarnessError
+from spec.actions import Action, KVReceived, ResetPrefixCache, Schedule
 from spec.environment import Environment
 from spec.interface import Observation, Scheduler, SchedulerConfig
-from spec.model import (
-    Action,
-    KVReceived,
-    Model,
-    Outcome,
-    ResetPrefixCache,
-    Schedule,
-    Transition,
-)
+from spec.model import Model
 from spec.registry import EVERY_ACTION, INVARIANTS, WITNESSES, Invariant
+from spec.transition import Outcome, Transition
 from spec.worker import GhostWorker, WorkerReport, Writer
 
 Verdict = Literal["holds", "violated", "undetermined"]

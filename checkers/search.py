@@ -25,7 +25,8 @@ from checkers.run import Judge, Run, Verdict, select_invariants
 from checkers.shrink import shrink
 from checkers.trial import Rules, Trial, run_trial
 from checkers.walk import draw_action
-from spec.model import Action, Schedule, Transition
+from spec.actions import Action, Schedule
+from spec.transition import Transition
 
 JUDGE_EVERY = 16
 """Lockstep says that the engine does what the judged specification does; this is for what lockstep

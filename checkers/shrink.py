@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from checkers.trial import Trial
+from spec.actions import Action, AddRequest, UpdateFromOutput
 from spec.interface import NewRequest
-from spec.model import Action, AddRequest, UpdateFromOutput
 
 Attempt = Callable[[list[Action]], Trial]
 """Runs actions on a fresh engine."""

@@ -12,8 +12,7 @@ from typing import Protocol
 import attrs
 
 from checkers.run import Breach
-from spec.interface import EngineCoreOutput, NewRequest, Observation, SchedulerOutput
-from spec.model import (
+from spec.actions import (
     ACTION_NAMES,
     Action,
     AddRequest,
@@ -23,6 +22,7 @@ from spec.model import (
     StreamingChunk,
     UpdateFromOutput,
 )
+from spec.interface import EngineCoreOutput, NewRequest, Observation, SchedulerOutput
 
 MAX_EVIDENCE = 5
 """Sentences printed per broken rule; the file holds all of them."""

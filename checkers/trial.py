@@ -14,25 +14,24 @@ from checkers.engines import Engine, hang_alarms
 from checkers.errors import EngineFault
 from checkers.lockstep import Lockstep
 from checkers.run import Breach, Judge, Run
-from spec.interface import Observation, SchedulerConfig
-from spec.model import (
+from spec.actions import (
     Action,
     AddRequest,
     Control,
     FinishRequests,
     GrammarReady,
     KVReceived,
-    Model,
-    Outcome,
     ResetPrefixCache,
     Schedule,
     SetPauseState,
-    StepInFlight,
     StreamingChunk,
     UpdateFromOutput,
 )
+from spec.interface import Observation, SchedulerConfig
+from spec.model import Model
 from spec.registry import Invariant
 from spec.sessions import may_take
+from spec.transition import Outcome, StepInFlight
 
 FAULT_RULES = {
     "engine_raises": "No call of an engine raises.",

@@ -18,6 +18,7 @@ from checkers.lockstep import Lockstep
 from checkers.recorded_events import RecordedEvent
 from checkers.recording import Recording, open_recording
 from checkers.run import Breach, Judge, Run, select_invariants
+from spec.actions import ACTION_NAMES, FinishRequests
 from spec.books import start_positions
 from spec.interface import (
     EngineCoreOutput,
@@ -30,7 +31,7 @@ from spec.interface import (
     SchedulerOutput,
     StreamingUpdate,
 )
-from spec.model import ACTION_NAMES, FinishRequests, Outcome, Transition
+from spec.transition import Outcome, Transition
 
 MAX_CONSEQUENCES = 3
 

@@ -10,7 +10,8 @@ import random
 
 from attrs import frozen
 
-from spec.model import Action, FinishRequests, Model, Schedule, UpdateFromOutput
+from spec.actions import Action, FinishRequests, Schedule, UpdateFromOutput
+from spec.model import Model
 
 
 @frozen

@@ -35,8 +35,9 @@ from typing import Any, Literal
 from attrs import frozen
 
 from proofs.symbolic.values import all_of, any_of, choose, implies
+from spec.block_pool import cdiv
 from spec.interface import RequestStatus
-from spec.scheduler import ReferenceScheduler, cdiv
+from spec.scheduler import ReferenceScheduler
 
 Kind = Literal["config", "request", "running", "waiting", "neighbours", "totals", "steps", "voided"]
 Fact = Any

@@ -26,10 +26,9 @@ from impl.request import Request as OurRequest
 from impl.request import make_request
 from proofs.side_by_side import Comparison, Operation
 from spec import block_pool as spec
-from spec.block_pool import CountedBlockPool
+from spec.block_pool import CountedBlockPool, cdiv
 from spec.interface import BlockContent, NewRequest, SchedulerConfig
 from spec.request import Request
-from spec.scheduler import cdiv
 
 
 class OpenCache(PrefixCache):

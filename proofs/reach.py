@@ -30,10 +30,10 @@ from proofs.findable import FindablePool
 from proofs.invariant import StepTokens
 from proofs.symbolic.overheard import OverheardScheduler
 from proofs.symbolic.state import Shape, State, make_state, values_of
+from spec.actions import Action
 from spec.block_pool import CountedBlockPool
 from spec.environment import Environment
 from spec.interface import EngineCoreOutput, NewRequest, Observation, SchedulerOutput
-from spec.model import Action
 from spec.request import Request, get_counters
 from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze, rewind, save, thaw
 

@@ -13,7 +13,7 @@ from spec.interface import EngineCoreOutput, KVLoad, SchedulerOutput, StreamingU
 from spec.sessions import end_turn, take_chunk
 
 if TYPE_CHECKING:
-    from spec.model import LiveRequest, StepInFlight
+    from spec.transition import LiveRequest, StepInFlight
 
 
 def deliver(

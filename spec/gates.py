@@ -7,6 +7,8 @@ gate has refused somebody).
 
 from __future__ import annotations
 
+from spec.block_pool import cdiv
+from spec.gates_of_loads import has_room_to_load, holds_kv, is_loading, may_load
 from spec.interface import (
     NewRequest,
     Observation,
@@ -14,9 +16,7 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.gates_of_loads import has_room_to_load, is_loading, may_load
-from spec.model import Transition
-from spec.scheduler import cdiv
+from spec.transition import Transition
 
 
 def find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None:
@@ -177,8 +177,7 @@ def find_hindrance(config: SchedulerConfig, seen: Transition, request_id: str) -
         return "streaming_input"
     if is_loading(seen, request_id):
         return "remote_kv"
-    before = seen.before.requests.get(request_id)
-    if seen.pause_state == "paused_new" and not (before and before.block_ids):
+    if seen.pause_state == "paused_new" and not holds_kv(seen, request_id):
         return "pause"
     if config.wait_for_stale_output and any(
         request_id in step.voided and request_id not in step.dropped for step in seen.in_flight

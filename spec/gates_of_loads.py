@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spec.block_pool import cdiv
 from spec.interface import RequestObservation, SchedulerConfig
-from spec.model import Transition
+from spec.transition import Transition
 
 
 def is_loading(seen: Transition, request_id: str) -> bool:
@@ -21,10 +21,23 @@ def begins_load(seen: Transition, request_id: str) -> bool:
     return is_loading(seen, request_id) and not before
 
 
+def has_lost_kv(seen: Transition, request_id: str) -> bool:
+    """Whether a request has waited for a load that brought nothing.
+
+    It gives its blocks up when it is looked at, and keeps its place, unless it is passed over.
+    """
+    return request_id in seen.live and seen.live[request_id].has_lost_kv
+
+
+def held_at_turn(seen: Transition, request_id: str) -> list[int]:
+    """The blocks of a request that waited, when a step has looked at it and not admitted it yet."""
+    before = seen.before.requests.get(request_id)
+    return [] if before is None or has_lost_kv(seen, request_id) else before.block_ids
+
+
 def holds_kv(seen: Transition, request_id: str) -> bool:
     """Whether a request held blocks before, or stands among those who do: its load failed."""
-    before, live = seen.before.requests.get(request_id), seen.live.get(request_id)
-    return bool(before and before.block_ids) or bool(live and live.has_lost_kv)
+    return bool(held_at_turn(seen, request_id)) or has_lost_kv(seen, request_id)
 
 
 def may_load(config: SchedulerConfig, seen: Transition, request_id: str) -> bool:

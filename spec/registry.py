@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from attrs import frozen
 
+from spec.actions import ACTION_NAMES, Schedule
 from spec.interface import SchedulerConfig, SchedulerOutput
-from spec.model import ACTION_NAMES, Schedule, Transition
+from spec.transition import Transition
 
 Check = Callable[[SchedulerConfig, Transition], Iterator[str]]
 """Yields one sentence of evidence per breach."""

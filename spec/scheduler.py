@@ -12,8 +12,7 @@ recordings forced on us stand at each rule.
 
 from __future__ import annotations
 
-from spec.block_pool import NO_HIT, CacheHit, CountedBlockPool
-from spec.block_pool import cdiv as cdiv
+from spec.block_pool import NO_HIT, CacheHit, CountedBlockPool, cdiv
 from spec.interface import (
     CachedRequestData,
     NewRequestData,

@@ -16,8 +16,8 @@ from spec.interface import EngineCoreOutput, RequestStatus, StreamingUpdate
 from spec.request import Request
 
 if TYPE_CHECKING:
-    from spec.model import LiveRequest, Transition
     from spec.snapshot import SpecModel
+    from spec.transition import LiveRequest, Transition
 
 
 def find_chunks(bounds: Environment, live: LiveRequest) -> Iterator[StreamingUpdate | None]:

@@ -14,16 +14,11 @@ from typing import Any
 
 import attrs
 
+from spec.actions import AddRequest, FinishRequests
 from spec.block_pool import BlockPool, HoldsBlocks
 from spec.environment import Environment
 from spec.interface import BlockContent, RequestStatus, SchedulerOutput
-from spec.model import (
-    AddRequest,
-    FinishRequests,
-    LiveRequest,
-    Model,
-    StepInFlight,
-)
+from spec.model import Model
 from spec.request import Request, get_counters
 from spec.scheduler import ReferenceScheduler
 from spec.sessions import arrival_times, freeze_sessions, thaw_sessions
@@ -36,6 +31,7 @@ from spec.snapshot_kept import (
     save_kept,
     thaw_kept,
 )
+from spec.transition import LiveRequest, StepInFlight
 
 Snapshot = tuple[Any, ...]
 """The canonical value of a state."""

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import spec.witnesses_of_loads
 import spec.witnesses_of_streaming  # noqa: F401  (both register)
+from spec.actions import AddRequest, FinishRequests, ResetPrefixCache, UpdateFromOutput
 from spec.gates import find_refusing_gate, order_of_admission
 from spec.interface import EngineCoreOutput, SchedulerConfig
 from spec.invariants.sources import output_of
-from spec.model import (
-    AddRequest,
-    FinishRequests,
-    ResetPrefixCache,
-    Transition,
-    UpdateFromOutput,
-)
 from spec.registry import EVERY_ACTION, witness
+from spec.transition import Transition
 
 
 @witness()

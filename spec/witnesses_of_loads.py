@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from spec.actions import FinishRequests, KVReceived, UpdateFromOutput
 from spec.gates import find_refusing_gate
 from spec.interface import SchedulerConfig
 from spec.invariants.sources import output_of
-from spec.model import FinishRequests, KVReceived, Transition, UpdateFromOutput
 from spec.registry import witness
+from spec.transition import Transition
 
 
 @witness()

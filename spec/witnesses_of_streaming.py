@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from spec.actions import StreamingChunk, UpdateFromOutput
 from spec.gates import find_hindrance, find_refusing_gate
 from spec.interface import SchedulerConfig
 from spec.invariants.sources import output_of
-from spec.model import StreamingChunk, Transition, UpdateFromOutput
 from spec.registry import witness
+from spec.transition import Transition
 
 
 @witness(on=(UpdateFromOutput,))

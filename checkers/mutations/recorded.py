@@ -20,8 +20,8 @@ from checkers.recording import Recording, read_recording
 from checkers.run import Run
 from checkers.validate import validate
 from checkers.walk import draw_action
+from spec.actions import AddRequest
 from spec.interface import NewRequest, Scheduler, SchedulerConfig
-from spec.model import AddRequest
 from spec.scheduler import ReferenceScheduler
 
 NAME = "walk"

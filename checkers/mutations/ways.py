@@ -27,7 +27,8 @@ from checkers.search import Plan, make_rules, search
 from checkers.trial import Trial, run_trial
 from checkers.validate import validate
 from checkers.walk import draw_action
-from spec.model import Action, Model
+from spec.actions import Action
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 
 NUM_WALKS, NUM_RECORDINGS, LENGTH = 20, 10, 100

@@ -23,8 +23,8 @@ from checkers.errors import HarnessError
 from checkers.mutations.catch import catch, check_baseline
 from checkers.mutations.look import Look
 from checkers.mutations.registry import MUTATIONS
-from checkers.progress import Progress
 from checkers.processes import describe_end, start_process
+from checkers.progress import Progress
 
 LIMIT_S = 60.0
 """Wall-clock time for one task, the start of a process included."""

@@ -45,7 +45,8 @@ from checkers.patch.reach import Lines, Reach
 from checkers.run import Run
 from checkers.search import Plan, Search, Walker, make_rules
 from checkers.trial import Rules, Trial, run_trial
-from spec.model import Action, Outcome, Transition
+from spec.actions import Action
+from spec.transition import Outcome, Transition
 
 PROD_S = 0.2
 """How often it is looked whether the main thread still runs Python code."""

@@ -30,7 +30,7 @@ from checkers.patch.side import Death, Refused, Side, SideDied
 from checkers.run import Breach
 from checkers.shrink import shrink
 from checkers.trial import TraceStep, Trial
-from spec.model import Action
+from spec.actions import Action
 
 LEAD_SHARE, WALK_SHARE, FAILING_SHARE = 0.3, 0.9, 0.5
 """Of the time: until when the engine is led, until when it walks, and until when it does if

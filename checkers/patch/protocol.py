@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from checkers.configs import Setting
 from checkers.counterexample import CONVERTER
-from spec.model import Action
+from spec.actions import Action
 
 MEMORY_EXIT_CODE = 77
 """How a process ends whose memory is used up outside of the engine's own calls."""

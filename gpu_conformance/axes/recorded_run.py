@@ -9,8 +9,8 @@ from checkers.recording import open_recording
 from gpu_conformance.registry import NotHere, Value, axis
 from gpu_conformance.way import Arrival, Sights, Way
 from gpu_conformance.work import VOCAB_SIZE
+from spec.actions import AddRequest, UpdateFromOutput
 from spec.interface import NewRequest
-from spec.model import AddRequest, UpdateFromOutput
 
 NONE = "none"
 FOLDER = Path(__file__).parents[2] / "tests" / "recordings"

@@ -10,7 +10,7 @@ from proofs.bounded import Claim, Run, Scenario, bounded
 from proofs.scenarios import arrival_makes_sense
 from proofs.symbolic.state import Shape, State
 from proofs.symbolic.values import symbolic_max
-from spec.scheduler import cdiv
+from spec.block_pool import cdiv
 
 RESERVES = frozenset({("reserve_admitted_prefills", True)})
 

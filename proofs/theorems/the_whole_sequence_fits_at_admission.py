@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from proofs.bounded import Claim, Run, bounded
 from proofs.scenarios import SCHEDULE
 from proofs.symbolic.values import symbolic_max
-from spec.scheduler import cdiv
+from spec.block_pool import cdiv
 
 
 @bounded(*SCHEDULE, mutants=("only_the_chunk_must_fit",))

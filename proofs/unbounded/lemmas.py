@@ -22,7 +22,8 @@ from proofs.unbounded.state import (
     make_scheduler,
     may_be_stop,
 )
-from spec.scheduler import ReferenceScheduler, cdiv
+from spec.block_pool import cdiv
+from spec.scheduler import ReferenceScheduler
 from spec.stop import check_stop
 
 

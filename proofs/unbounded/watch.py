@@ -29,12 +29,13 @@ from proofs.unbounded.points import (
     num_left,
 )
 from proofs.unbounded.state import Dialect
-from spec.block_pool import CountedBlockPool
+from spec.actions import Action, AddRequest, FinishRequests, Schedule
+from spec.block_pool import CountedBlockPool, cdiv
 from spec.environment import Environment
 from spec.interface import NewRequest, SchedulerConfig, SchedulerOutput
-from spec.model import Action, AddRequest, FinishRequests, Model, Schedule
+from spec.model import Model
 from spec.request import Request
-from spec.scheduler import ReferenceScheduler, cdiv
+from spec.scheduler import ReferenceScheduler
 
 NUM_RUNS = 120
 NUM_ACTIONS = 40

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import Schedule
+from spec.block_pool import cdiv
 from spec.gates import num_blocks_ahead
 from spec.interface import (
     Observation,
@@ -11,13 +13,9 @@ from spec.interface import (
 )
 from spec.invariants.counters import WAITING_FOR_KV
 from spec.invariants.sources import POOL, SCHEDULE, output_of
-from spec.model import (
-    Schedule,
-    Transition,
-)
 from spec.registry import invariant
 from spec.sessions import is_resumable
-from spec.scheduler import cdiv
+from spec.transition import Transition
 
 
 @invariant(source=f"{POOL}.touch, free_blocks", of_state=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import Schedule
 from spec.interface import (
     SchedulerConfig,
 )
 from spec.invariants.sources import SCHEDULE, output_of
-from spec.model import (
-    Schedule,
-    Transition,
-)
 from spec.registry import invariant
+from spec.transition import Transition
 
 
 @invariant(source=SCHEDULE, on=(Schedule,))

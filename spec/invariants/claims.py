@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import Schedule
 from spec.interface import (
     SchedulerConfig,
 )
-from spec.model import (
-    Schedule,
-    Transition,
-)
 from spec.registry import invariant
+from spec.transition import Transition
 
 
 @invariant(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import AddRequest, ResetPrefixCache, Schedule
 from spec.gates import loras_with_a_slot, partial_prefills
 from spec.gates_of_loads import holds_kv
 from spec.interface import REFUSED, EngineCoreOutput, NewRequest, SchedulerConfig
 from spec.invariants.sources import POOL, SCHEDULE, output_of
-from spec.model import AddRequest, ResetPrefixCache, Schedule, Transition
 from spec.registry import invariant
+from spec.transition import Transition
 
 
 @invariant(source=f"{SCHEDULE}, set_pause_state", on=(Schedule,))

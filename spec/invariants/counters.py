@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from spec.interface import (
     SchedulerConfig,
 )
-from spec.model import (
-    Transition,
-)
 from spec.registry import invariant
+from spec.transition import Transition
 
 WAITING_FOR_KV = "WAITING_FOR_REMOTE_KVS"
 

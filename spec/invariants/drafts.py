@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import Schedule, UpdateFromOutput
 from spec.interface import (
     SchedulerConfig,
 )
 from spec.invariants.sources import SCHEDULE, UPDATE, output_of
-from spec.model import (
-    Schedule,
-    Transition,
-    UpdateFromOutput,
-)
 from spec.registry import invariant
+from spec.transition import Transition
 
 
 @invariant(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import Schedule
+from spec.block_pool import cdiv
 from spec.gates import (
     cap_long_prefill,
     find_hindrance,
@@ -21,12 +23,8 @@ from spec.interface import (
     SchedulerConfig,
 )
 from spec.invariants.sources import SCHEDULE, output_of
-from spec.model import (
-    Schedule,
-    Transition,
-)
 from spec.registry import invariant
-from spec.scheduler import cdiv
+from spec.transition import Transition
 
 
 @invariant(source=SCHEDULE, on=(Schedule,))

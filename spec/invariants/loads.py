@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import KVReceived, Schedule, UpdateFromOutput
 from spec.block_pool import cdiv
 from spec.gates_of_loads import begins_load, is_loading, num_beside, num_lacked
 from spec.interface import RetainedBlocks, SchedulerConfig
 from spec.invariants.counters import WAITING_FOR_KV
 from spec.invariants.sources import SCHEDULE, output_of
-from spec.model import KVReceived, Schedule, StepInFlight, Transition, UpdateFromOutput
 from spec.registry import invariant
+from spec.transition import StepInFlight, Transition
 
 LOADS = "vllm/v1/core/sched/scheduler.py: load_kv_async"
 

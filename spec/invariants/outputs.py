@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import FinishRequests, UpdateFromOutput
 from spec.interface import (
     EngineCoreOutput,
     SchedulerConfig,
 )
 from spec.invariants.sources import UPDATE
-from spec.model import (
-    FinishRequests,
-    LiveRequest,
-    StepInFlight,
-    Transition,
-    UpdateFromOutput,
-)
 from spec.registry import invariant
 from spec.stop import ends_in_repetition
+from spec.transition import LiveRequest, StepInFlight, Transition
 
 
 @invariant(source="vllm/v1/core/sched/output.py: finished_req_ids")

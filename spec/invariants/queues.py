@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import ResetPrefixCache, Schedule
 from spec.gates import cap_long_prefill, num_blocks_ahead, order_of_admission
 from spec.gates_of_loads import begins_load, is_loading
 from spec.interface import SchedulerConfig, SchedulerOutput
 from spec.invariants.sources import SCHEDULE
-from spec.model import LiveRequest, ResetPrefixCache, Schedule, Transition
 from spec.registry import invariant
+from spec.transition import LiveRequest, Transition
 
 WAITING_FOR_GRAMMAR = ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",)
 WAITING_FOR_KV = ("WAITING_FOR_REMOTE_KVS",)

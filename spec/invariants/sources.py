@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spec.interface import SchedulerOutput
-from spec.model import Transition
+from spec.transition import Transition
 
 SCHEDULE = "vllm/v1/core/sched/scheduler.py: schedule"
 UPDATE = "vllm/v1/core/sched/scheduler.py: update_from_output"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.actions import StreamingChunk, UpdateFromOutput
 from spec.interface import SchedulerConfig
 from spec.invariants.counters import WAITING_FOR_KV
-from spec.model import StreamingChunk, Transition, UpdateFromOutput
 from spec.registry import invariant
+from spec.transition import Transition
 
 
 @invariant(

@@ -16,8 +16,9 @@ from checkers.engines import Engine
 from checkers.search import make_rules
 from checkers.trial import Trial, run_trial
 from checkers.walk import draw_action
+from spec.actions import Action
 from spec.interface import NewRequest, Observation, SchedulerConfig, SchedulerOutput
-from spec.model import Action, Model
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 
 TINY = load_settings()["tiny"]

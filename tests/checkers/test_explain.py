@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 
 from checkers.explain import ExplainedScheduler, explain_last
-from spec.model import AddRequest, Model, ResetPrefixCache, Schedule, UpdateFromOutput
+from spec.actions import AddRequest, ResetPrefixCache, Schedule, UpdateFromOutput
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
     Driver,

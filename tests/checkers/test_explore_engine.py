@@ -9,7 +9,7 @@ from checkers.explore import Budget, Explorer
 from checkers.explore_engine import EngineExplorer, environment_of, find_shortest
 from checkers.search import make_rules
 from checkers.trial import run_trial
-from spec.model import AddRequest, FinishRequests, Schedule, UpdateFromOutput
+from spec.actions import AddRequest, FinishRequests, Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import (
     TINY,

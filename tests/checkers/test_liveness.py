@@ -31,9 +31,9 @@ from checkers.liveness import (
 from checkers.run import Judge, Run
 from checkers.search import make_rules
 from checkers.table import table_of
+from spec.actions import AddRequest, FinishRequests, Schedule, SetPauseState, UpdateFromOutput
 from spec.gates import num_blocks_of_whole
 from spec.interface import EngineCoreOutput, SchedulerOutput
-from spec.model import AddRequest, FinishRequests, Schedule, SetPauseState, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import canonical_order, freeze, thaw
 from tests.checkers.planted import TINY, RaisesInSchedule, engine_of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from checkers.lockstep import MAX_SHOWN, Lockstep, compare
 from checkers.run import Run
-from spec.model import AddRequest, Schedule, UpdateFromOutput
+from spec.actions import AddRequest, Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
     choices,

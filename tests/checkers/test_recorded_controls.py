@@ -12,7 +12,7 @@ from checkers.configs import load_settings
 from checkers.mutations.recorded import record_walk
 from checkers.validate import validate
 from impl.scheduler import FastScheduler
-from spec.model import ACTION_NAMES
+from spec.actions import ACTION_NAMES
 from tests.checkers.changed import Fork, kind_of, variants
 from tests.checkers.recorded import leaves, reread
 

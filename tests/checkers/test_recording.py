@@ -8,6 +8,7 @@ import pytest
 
 from checkers.errors import HarnessError
 from checkers.recording import MAX_LINE_BYTES, open_recording, read_recording
+from spec.actions import AddRequest, FinishRequests, Schedule, UpdateFromOutput
 from spec.interface import (
     CachedRequestData,
     EngineCoreOutput,
@@ -16,7 +17,6 @@ from spec.interface import (
     RequestObservation,
     RequestStatus,
 )
-from spec.model import AddRequest, FinishRequests, Schedule, UpdateFromOutput
 from tests.checkers.recorded import container_of, dump, load, path_of, reread
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from checkers.configs import load_settings
 from checkers.errors import HarnessError
 from checkers.run import Judge, Run, select_invariants
-from spec.model import AddRequest, FinishRequests, Schedule
+from spec.actions import AddRequest, FinishRequests, Schedule
 from spec.registry import INVARIANTS, WITNESSES
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import LosesABlock, walked

@@ -8,7 +8,7 @@ from checkers.counterexample import dumps, read, rerun, write
 from checkers.engines import load_engine
 from checkers.errors import HarnessError
 from checkers.search import JUDGE_EVERY, Plan, search
-from spec.model import Schedule
+from spec.actions import Schedule
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import (
     TINY,

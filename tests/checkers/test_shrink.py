@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from checkers.configs import load_settings
 from checkers.shrink import shrink, simpler_requests, simpler_tokens
 from checkers.trial import Trial
+from spec.actions import AddRequest, Schedule, UpdateFromOutput
 from spec.interface import NewRequest
-from spec.model import AddRequest, Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import (
     TINY,

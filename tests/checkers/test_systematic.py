@@ -35,8 +35,9 @@ from checkers.mutations.systematic.mutants import (
 from checkers.mutations.systematic.patience import HangError, expecting_progress
 from checkers.mutations.systematic.tour import make_menu, take_tour
 from checkers.progress import Progress
-from spec.model import Model, Outcome
+from spec.model import Model
 from spec.snapshot import freeze
+from spec.transition import Outcome
 
 ROOT = Path(__file__).parents[2]
 SMALL = [load_settings()[name] for name in ("refusals", "tiny", "gates", "take-back")]

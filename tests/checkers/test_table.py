@@ -10,8 +10,7 @@ from checkers.run import Breach
 from checkers.search import make_rules
 from checkers.table import MAX_EVIDENCE, describe_breach, describe_request, table_of
 from checkers.trial import run_trial
-from spec.interface import NewRequest, RequestStatus, StreamingUpdate
-from spec.model import (
+from spec.actions import (
     AddRequest,
     FinishRequests,
     GrammarReady,
@@ -21,6 +20,7 @@ from spec.model import (
     StreamingChunk,
     UpdateFromOutput,
 )
+from spec.interface import NewRequest, RequestStatus, StreamingUpdate
 from tests.checkers.planted import TINY, RaisesInSchedule, attempt
 
 A, B = (

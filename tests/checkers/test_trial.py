@@ -10,18 +10,18 @@ from checkers.counterexample import dumps, make_counterexample
 from checkers.engines import load_engine
 from checkers.search import make_rules
 from checkers.trial import FAULT_RULES, make_possible, run_trial
-from spec.interface import NewRequest, StreamingUpdate
-from spec.model import (
+from spec.actions import (
     AddRequest,
     FinishRequests,
     GrammarReady,
-    Model,
     ResetPrefixCache,
     Schedule,
     SetPauseState,
     StreamingChunk,
     UpdateFromOutput,
 )
+from spec.interface import NewRequest, StreamingUpdate
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import (
     TINY,

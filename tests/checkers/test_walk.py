@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from checkers.configs import load_settings
 from checkers.walk import DEFAULT_WEIGHTS, Weights, draw_action
-from spec.model import AddRequest, FinishRequests, Model, Schedule, UpdateFromOutput
+from spec.actions import AddRequest, FinishRequests, Schedule, UpdateFromOutput
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import TINY, walked
 

@@ -18,7 +18,8 @@ def files() -> Iterator[Path]:
     """Yields every file that is part of the repository, relative to its root."""
     for folder, folders, names in os.walk(ROOT):
         folders[:] = sorted(name for name in folders if _is_ours(name))
-        for name in sorted(names):
+        # In a work tree of git's, `.git` is a file.
+        for name in sorted({*names} - {".git"}):
             yield Path(folder, name).relative_to(ROOT)
 
 

@@ -14,9 +14,9 @@ from checkers.lockstep import Lockstep
 from checkers.run import Run
 from checkers.search import Plan, search
 from impl.adapters import vllm_config
+from spec.actions import AddRequest, ResetPrefixCache, Schedule, UpdateFromOutput
 from spec.dialects import DIALECTS
 from spec.interface import ConfigError, NewRequest, SchedulerConfig
-from spec.model import AddRequest, ResetPrefixCache, Schedule, UpdateFromOutput
 
 # What an engine's libraries think outdated is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")

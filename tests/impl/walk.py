@@ -11,6 +11,17 @@ from typing import Any, get_args
 from attrs import Factory, define, field
 
 from impl.scheduler import FastScheduler
+from spec.actions import (
+    Action,
+    AddRequest,
+    FinishRequests,
+    GrammarReady,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
+    StreamingChunk,
+    UpdateFromOutput,
+)
 from spec.interface import (
     NewRequest,
     PauseState,
@@ -20,21 +31,10 @@ from spec.interface import (
     SchedulerConfig,
     StreamingUpdate,
 )
-from spec.model import (
-    Action,
-    AddRequest,
-    FinishRequests,
-    GrammarReady,
-    Model,
-    Outcome,
-    ResetPrefixCache,
-    Schedule,
-    SetPauseState,
-    StreamingChunk,
-    UpdateFromOutput,
-)
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 from spec.sessions import find_turns, may_take
+from spec.transition import Outcome
 
 EOS = 2
 TOKENS = (0, 0, 0, 0, 0, 3, 3, 1, EOS)

@@ -10,10 +10,10 @@ import attrs
 
 from proofs.invariant import instances
 from proofs.mutants import MUTANTS, planted
-from spec.block_pool import CountedBlockPool
+from spec.block_pool import CountedBlockPool, cdiv
 from spec.interface import NewRequest, RequestStatus, SchedulerConfig
 from spec.request import Request
-from spec.scheduler import ReferenceScheduler, cdiv
+from spec.scheduler import ReferenceScheduler
 
 BLOCK_SIZE = 4
 

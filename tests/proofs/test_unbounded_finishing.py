@@ -9,9 +9,10 @@ from proofs.unbounded.finishing import GAINS, RESTS, judge_first, stays_first, w
 from proofs.unbounded.line import READY, judge_line, keeps_order, keeps_places, nothing
 from proofs.unbounded.progress import assumptions_of, running_head, waiting_head
 from proofs.unbounded.state import ASYNCHRONOUS, DIALECTS, SYNCHRONOUS
+from spec.actions import AddRequest, Schedule, UpdateFromOutput
 from spec.block_pool import CountedBlockPool
 from spec.interface import NewRequest, SchedulerConfig
-from spec.model import AddRequest, Model, Schedule, UpdateFromOutput
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 
 

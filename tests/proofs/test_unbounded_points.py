@@ -23,8 +23,9 @@ from proofs.unbounded.state import (
     make_scheduler,
 )
 from proofs.unbounded.watch import WatchedScheduler, run_once
+from spec.block_pool import cdiv
 from spec.interface import NewRequest, RequestStatus, SchedulerConfig
-from spec.scheduler import ReferenceScheduler, cdiv
+from spec.scheduler import ReferenceScheduler
 
 PLACES = {"between steps", "pass 1", "making room", "pass 2", "putting back", "advancing"}
 

@@ -8,7 +8,8 @@ import pytest
 
 from checkers.configs import Setting, load_settings
 from checkers.walk import draw_action
-from spec.model import ACTION_NAMES, Model
+from spec.actions import ACTION_NAMES
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 
 

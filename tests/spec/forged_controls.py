@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from spec.actions import ResetPrefixCache, SetPauseState
 from spec.interface import EngineCoreOutput, NewRequest, PauseState, SchedulerConfig
-from spec.model import ResetPrefixCache, SetPauseState, Transition
+from spec.transition import Transition
 from tests.spec.forgeries import breaks, output_of
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spec.actions import UpdateFromOutput
 from spec.interface import SchedulerConfig
-from spec.model import Transition, UpdateFromOutput
+from spec.transition import Transition
 from tests.spec.forgeries import breaks, output_of
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spec.interface import SchedulerConfig
-from spec.model import Transition
+from spec.transition import Transition
 from tests.spec.forgeries import a_preemption, breaks, output_of
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story

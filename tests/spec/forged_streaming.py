@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spec.actions import StreamingChunk
 from spec.interface import SchedulerConfig, StreamingUpdate
-from spec.model import StreamingChunk, Transition
+from spec.transition import Transition
 from tests.spec.forgeries import breaks
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story

@@ -8,7 +8,7 @@ from copy import deepcopy
 from attrs import frozen
 
 from spec.interface import EngineCoreOutput, SchedulerConfig, SchedulerOutput
-from spec.model import Transition
+from spec.transition import Transition
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story
 

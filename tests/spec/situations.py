@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spec.interface import SchedulerConfig
-from spec.model import Transition
+from spec.transition import Transition
 
 Situation = Callable[[], tuple[SchedulerConfig, Transition]]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spec.actions import UpdateFromOutput
 from spec.interface import SchedulerConfig
-from spec.model import Transition, UpdateFromOutput
+from spec.transition import Transition
 from tests.spec.forged_drafts import make_story
 from tests.spec.situations import shows
 from tests.spec.support import make_config, make_request

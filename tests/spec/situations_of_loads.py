@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spec.actions import KVReceived, ResetPrefixCache, SetPauseState
 from spec.interface import NewRequest, SchedulerConfig
-from spec.model import KVReceived, ResetPrefixCache, SetPauseState, Transition
+from spec.transition import Transition
 from tests.spec.situations import shows
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story

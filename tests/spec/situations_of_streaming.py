@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spec.actions import StreamingChunk
 from spec.interface import NewRequest, SchedulerConfig, StreamingUpdate
-from spec.model import StreamingChunk, Transition
+from spec.transition import Transition
 from tests.spec.situations import shows
 from tests.spec.support import make_config, make_request
 from tests.spec.transitions import Story

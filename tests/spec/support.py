@@ -10,6 +10,15 @@ from typing import Any
 from attrs import evolve
 from hypothesis import strategies as st
 
+from spec.actions import (
+    AddRequest,
+    FinishRequests,
+    GrammarReady,
+    ResetPrefixCache,
+    Schedule,
+    SetPauseState,
+    UpdateFromOutput,
+)
 from spec.environment import Environment
 from spec.interface import (
     EngineCoreOutput,
@@ -18,20 +27,11 @@ from spec.interface import (
     SchedulerConfig,
     SchedulerOutput,
 )
-from spec.model import (
-    AddRequest,
-    FinishRequests,
-    GrammarReady,
-    Model,
-    Outcome,
-    ResetPrefixCache,
-    Schedule,
-    SetPauseState,
-    UpdateFromOutput,
-)
+from spec.model import Model
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save, thaw
+from spec.transition import Outcome
 
 
 def make_config(**changes: Any) -> SchedulerConfig:

@@ -7,6 +7,7 @@ import copy
 import pytest
 from attrs import evolve
 
+from spec.actions import GrammarReady, ResetPrefixCache, SetPauseState
 from spec.environment import Environment
 from spec.interface import (
     ConfigError,
@@ -15,7 +16,6 @@ from spec.interface import (
     PauseState,
     SchedulerConfig,
 )
-from spec.model import GrammarReady, ResetPrefixCache, SetPauseState
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import Driver, make_config, make_request
 

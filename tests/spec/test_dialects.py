@@ -12,9 +12,9 @@ from textwrap import dedent
 import attrs
 import pytest
 
+from spec.actions import SetPauseState, UpdateFromOutput
 from spec.dialects import DIALECTS
 from spec.interface import SchedulerConfig
-from spec.model import SetPauseState, UpdateFromOutput
 from tests.spec.support import Driver, make_config, make_request
 
 LOW, HIGH = 5, 0

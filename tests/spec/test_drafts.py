@@ -8,7 +8,7 @@ import pytest
 
 from checkers.configs import load_settings
 from checkers.run import Run
-from spec.model import Schedule, UpdateFromOutput
+from spec.actions import Schedule, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import Driver, make_config, make_request
 

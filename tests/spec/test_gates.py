@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from spec.actions import Schedule
 from spec.block_pool import CacheHit
 from spec.gates import cap_long_prefill, find_refusing_gate, num_reserved_blocks, tokens_left
 from spec.interface import SchedulerConfig, SchedulerOutput
-from spec.model import Schedule
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
 from tests.spec.support import configs, make_config, make_request

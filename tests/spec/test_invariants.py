@@ -15,9 +15,9 @@ import spec.invariants  # noqa: F401, importing it registers the invariants
 from checkers.configs import Setting, load_settings
 from checkers.run import Judge, Run, select_invariants
 from spec.interface import EngineCoreOutput, SchedulerConfig
-from spec.model import Outcome, Transition
 from spec.registry import INVARIANTS
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Outcome, Transition
 from tests.spec import (
     forged_controls,
     forged_drafts,

@@ -13,10 +13,10 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.block_pool import CacheHit
+from spec.block_pool import CacheHit, cdiv
 from spec.interface import NewRequest, SchedulerConfig
 from spec.request import Request
-from spec.scheduler import ReferenceScheduler, cdiv
+from spec.scheduler import ReferenceScheduler
 from tests.spec.support import (
     Driver,
     choices,

@@ -9,22 +9,14 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spec.actions import Action, AddRequest, FinishRequests, Schedule, UpdateFromOutput
 from spec.books import deliver
 from spec.dialects import DIALECTS
 from spec.environment import Environment
 from spec.interface import ConfigError, EngineCoreOutput, RequestStatus, SchedulerConfig
-from spec.model import (
-    Action,
-    AddRequest,
-    FinishRequests,
-    LiveRequest,
-    Model,
-    Outcome,
-    Schedule,
-    Transition,
-    UpdateFromOutput,
-)
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
+from spec.transition import LiveRequest, Outcome, Transition
 from tests.spec.support import (
     SHAPES,
     Driver,

@@ -12,10 +12,11 @@ import spec.invariants
 import spec.witnesses  # noqa: F401, importing it registers the witnesses
 from checkers.run import Run
 from spec import registry
+from spec.actions import AddRequest, Schedule
 from spec.interface import Observation, RequestObservation, SchedulerConfig, SchedulerOutput
-from spec.model import AddRequest, Outcome, Schedule, Transition
 from spec.registry import EVERY_ACTION, INVARIANTS, WITNESSES, Invariant, Witness
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Outcome, Transition
 from tests.spec.support import make_config, make_request
 
 RULES: list[Invariant | Witness] = [*INVARIANTS.values(), *WITNESSES.values()]

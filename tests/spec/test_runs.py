@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from spec.block_pool import CountedBlockPool
 from spec.interface import SchedulerConfig, SchedulerOutput
-from spec.model import Model, Outcome
+from spec.model import Model
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Outcome
 from tests.spec.support import (
     SHAPES,
     Driver,

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.block_pool import NO_HIT
+from spec.block_pool import NO_HIT, cdiv
 from spec.interface import SchedulerOutput
 from spec.request import Request
-from spec.scheduler import cdiv
 from tests.spec.support import Driver, make_config, make_request
 
 LOW, HIGH = 5, 0

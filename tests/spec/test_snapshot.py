@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve, field, frozen
 from hypothesis import given
 
+from spec.actions import FinishRequests, Schedule, UpdateFromOutput
 from spec.environment import Environment
 from spec.interface import (
     NewRequest,
@@ -17,7 +18,6 @@ from spec.interface import (
     SchedulerConfig,
     StreamingUpdate,
 )
-from spec.model import FinishRequests, Schedule, UpdateFromOutput
 from spec.request import Request
 from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save, thaw
 from tests.spec.support import (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from spec.actions import ResetPrefixCache, StreamingChunk, UpdateFromOutput
 from spec.environment import Environment
 from spec.interface import (
     ConfigError,
@@ -15,7 +16,6 @@ from spec.interface import (
     RequestStatus,
     StreamingUpdate,
 )
-from spec.model import ResetPrefixCache, StreamingChunk, UpdateFromOutput
 from tests.spec.support import Driver, make_config, make_request
 
 

@@ -12,12 +12,13 @@ from attrs import evolve
 from hypothesis import given
 
 import spec.witnesses  # noqa: F401, importing it registers the witnesses
+from spec.actions import Schedule
 from spec.block_pool import BlockPool
 from spec.interface import RepetitionDetection, RequestStatus, SchedulerConfig, SchedulerOutput
-from spec.model import Schedule, Transition
 from spec.registry import WITNESSES
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Transition
 from tests.spec import (
     situations_of_controls,  # noqa: F401, importing it lists its situations
     situations_of_drafts,  # noqa: F401, importing it lists its situations

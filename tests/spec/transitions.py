@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from checkers.run import Run, follow
 from checkers.walk import draw_action
+from spec.actions import Action, AddRequest, FinishRequests, Schedule, UpdateFromOutput
 from spec.interface import NewRequest, RequestStatus, SchedulerConfig
-from spec.model import Action, AddRequest, FinishRequests, Schedule, Transition, UpdateFromOutput
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Transition
 from spec.worker import GhostWorker, Writer
 from tests.spec.support import make_environment
 

@@ -21,9 +21,11 @@ from checkers.mutations.systematic.tour import Run, take_tour
 from checkers.run import Judge, select_invariants
 from checkers.run import Run as ObservedRun
 from checkers.walk import draw_action
+from spec.actions import Action
 from spec.interface import Observation, RequestObservation
-from spec.model import Action, Model, Outcome
+from spec.model import Model
 from spec.scheduler import ReferenceScheduler
+from spec.transition import Outcome
 
 ENGINE_TIME_S = 2.0
 """Even on a busy machine no call of either scheduler takes so long."""

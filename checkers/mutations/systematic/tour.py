@@ -14,7 +14,7 @@ from attrs import define, field
 
 from checkers.configs import Setting
 from checkers.explore import make_root
-from spec.model import Action, AddRequest, FinishRequests, GrammarReady, UpdateFromOutput
+from spec.actions import Action, AddRequest, FinishRequests, GrammarReady, UpdateFromOutput
 from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze
 
 Run = list[Action]
