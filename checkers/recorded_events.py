@@ -40,6 +40,7 @@ from spec.actions import (
 from spec.interface import (
     FINISH_REASON,
     EngineCoreOutput,
+    KVLoad,
     NewRequest,
     Observation,
     PauseState,
@@ -77,6 +78,8 @@ class EventReader(PartReader):
         self.in_flight_depth = in_flight_depth
         # The requests of each step in flight, oldest first.
         self.in_flight: list[dict[str, int]] = []
+        # The loads that have begun and not ended.
+        self.loads: dict[str, KVLoad] = {}
         self.readers: dict[type, Callable[[int, Fields], RecordedEvent]] = {
             AddRequest: self._read_add,
             Schedule: self._read_schedule,
@@ -122,6 +125,7 @@ class EventReader(PartReader):
         seen = self._read_observation(fields)
         output = self._read_output(answer, seen)
         self.in_flight.append(output.num_scheduled_tokens)
+        self.loads.update(output.kv_loads)
         return RecordedEvent(line, Schedule(), seen, output=output)
 
     def _read_update(self, line: int, fields: Fields) -> RecordedEvent:
@@ -166,7 +170,20 @@ class EventReader(PartReader):
         return RecordedEvent(line, action, self._read_observation(fields))
 
     def _read_received(self, line: int, fields: Fields) -> RecordedEvent:
-        action = KVReceived(self._take_known(fields), fields.take("num_valid_tokens", count))
+        request_id, num_tokens = self._take_known(fields), fields.take("num_valid_tokens", count)
+        load = self.loads.pop(request_id, None)
+        if load is None:
+            raise Malformed(
+                f"nothing is loaded for {request_id!r}; record the schedule that begins its load"
+            )
+        is_whole = load.start <= num_tokens <= load.end and num_tokens % self.config.block_size == 0
+        if num_tokens > 0 and not is_whole:
+            raise Malformed(
+                f"num_valid_tokens={num_tokens} of {request_id!r}, whose load brings tokens "
+                f"{load.start} to {load.end} in blocks of {self.config.block_size}; "
+                "count the whole blocks that are there, or write 0"
+            )
+        action = KVReceived(request_id, num_tokens)
         return RecordedEvent(line, action, self._read_observation(fields))
 
     def _read_chunk(self, line: int, fields: Fields) -> RecordedEvent:
@@ -185,7 +202,8 @@ class EventReader(PartReader):
     def _check_arrival(self, new: NewRequest) -> None:
         name, num_tokens = new.request_id, len(new.prompt_token_ids)
         max_num_tokens = self.config.max_model_len - 1
-        if name in self.prompts or any(name in step for step in self.in_flight):
+        in_flight = [*self.in_flight, self.loads]
+        if name in self.prompts or any(name in names for names in in_flight):
             raise Malformed(f"request {name!r} arrives twice; give each live request its own id")
         if not 0 < num_tokens <= max_num_tokens:
             raise Malformed(
@@ -194,6 +212,11 @@ class EventReader(PartReader):
             )
         if new.max_tokens < 1:
             raise Malformed(f"max_tokens={new.max_tokens} of {name!r} is below 1; raise it")
+        if new.num_remote_tokens > num_tokens:
+            raise Malformed(
+                f"num_remote_tokens={new.num_remote_tokens} of {name!r} are more than the "
+                f"{num_tokens} tokens of its prompt; name no more of them"
+            )
 
 
 def _read_request(fields: Fields) -> NewRequest:

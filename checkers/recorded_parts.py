@@ -184,7 +184,7 @@ class PartReader:
             cached_block_ids=entry.take("cached_block_ids", list_of(whole)),
             finished_req_ids=self._known(entry.take("finished_req_ids", list_of(text))),
             block_contents=entry.take_if_there("block_contents", _block_contents),
-            retained=entry.take_if_there("retained", list_of(_retained)) or [],
+            retained=entry.take_if_there("retained", list_of(self._read_retained)) or [],
             deferred_loads=self._known(entry.take_if_there("deferred_loads", dict_of(whole)) or {}),
         )
         self._note_told("observation.block_contents", seen.block_contents)
@@ -210,6 +210,18 @@ class PartReader:
             self._note_told(f"observation.requests.{name}", getattr(request, name))
         entry.end()
         return request
+
+    def _read_retained(self, raw: Any, place: str) -> RetainedBlocks:
+        entry = Fields(raw, place)
+        retained = RetainedBlocks(
+            block_ids=entry.take("block_ids", list_of(whole)),
+            num_steps=entry.take("num_steps", whole),
+            request_id=entry.take("request_id", optional(text)),
+        )
+        if retained.request_id is not None:
+            self._known([retained.request_id])
+        entry.end()
+        return retained
 
     def _take_optional(self, entry: Fields, name: str) -> int | None:
         value = entry.take(name, optional(whole))
@@ -265,17 +277,6 @@ def _kv_load(value: Any, place: str) -> KVLoad:
     )
     entry.end()
     return load
-
-
-def _retained(value: Any, place: str) -> RetainedBlocks:
-    entry = Fields(value, place)
-    retained = RetainedBlocks(
-        block_ids=entry.take("block_ids", list_of(whole)),
-        num_steps=entry.take("num_steps", whole),
-        request_id=entry.take("request_id", optional(text)),
-    )
-    entry.end()
-    return retained
 
 
 def _ref_cnt(value: Any, place: str) -> dict[int, int]:

@@ -23,7 +23,8 @@ The kind of a clause says what it is handed, always after the configuration:
 | voided | the same | every request in `waiting` |
 
 It is stated for the dialect of vLLM 0.33.0 (the defaults of `SchedulerConfig`); clauses that depend
-on a dialect field ask for it.
+on a dialect field ask for it. Left out, so that no clause speaks of it: drafts, grammars, requests
+that are resumable, loads from a remote store, frees that are deferred, and resets of the cache.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Totals:
     num_free_blocks: Any
     num_held_blocks: Any
     """The sum of `num_blocks` over all requests."""
+    num_kv_holding: Any
+    """Who waits and holds KV, apart from the others who wait."""
+    num_between_turns: Any
+    """Who waits for its next chunk and keeps its seat."""
 
 
 @frozen
@@ -121,7 +126,18 @@ def totals_of(scheduler: ReferenceScheduler) -> Totals:
     num_held_blocks = 0
     for request in scheduler.requests.values():
         num_held_blocks = num_held_blocks + request.num_blocks
-    return Totals(len(scheduler.running), scheduler.block_pool.num_free_blocks, num_held_blocks)
+    return make_totals(scheduler, len(scheduler.running), num_held_blocks)
+
+
+def make_totals(scheduler: Any, num_running: Any, num_held_blocks: Any) -> Totals:
+    """The sums over any state; what needs a loop is handed over."""
+    return Totals(
+        num_running,
+        scheduler.block_pool.num_free_blocks,
+        num_held_blocks,
+        len(scheduler.kv_holding_waiting.items),
+        scheduler.num_waiting_for_streaming_input,
+    )
 
 
 def _say(
@@ -168,6 +184,13 @@ def blocks_are_conserved(config: Any, totals: Totals) -> Iterator[Fact]:
         yield totals.num_free_blocks <= config.num_blocks
     else:
         yield totals.num_free_blocks + totals.num_held_blocks == config.num_blocks
+
+
+@clause("totals")
+def nobody_waits_apart(config: Any, totals: Totals) -> Iterator[Fact]:
+    """Nobody who waits holds KV, and nobody waits for a chunk: what would let them is off."""
+    yield totals.num_kv_holding == 0
+    yield totals.num_between_turns == 0
 
 
 @clause("request")

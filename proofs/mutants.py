@@ -180,6 +180,16 @@ def an_arrival_jumps_the_queue(original: Method) -> Method:
     return add_request
 
 
+@mutant(f"{SCHEDULER}._queue_of")
+def all_wait_with_those_who_hold_kv(original: Method) -> Method:
+    """Whoever waits does so among those who hold KV, and so before the others."""
+
+    def _queue_of(self: Any, request: Any) -> Any:
+        return self.kv_holding_waiting
+
+    return _queue_of
+
+
 @mutant(f"{SCHEDULER}._put_back_next_skipped")
 def a_skipped_request_loses_its_place(original: Method) -> Method:
     """Requests that were not ready are put back behind the others."""

@@ -70,6 +70,7 @@ def describe(state: State, result: Any) -> dict[str, Any]:
     seen: dict[str, Any] = {
         "running": [request.request_id for request in scheduler.running],
         "waiting": [request.request_id for request in scheduler.waiting.items],
+        "kv_holding_waiting": [each.request_id for each in scheduler.kv_holding_waiting.items],
         "finished_req_ids": list(scheduler.finished_req_ids),
         "num_free_blocks": scheduler.block_pool.num_free_blocks,
         "token_budget": scheduler.token_budget,

@@ -8,7 +8,13 @@ gate has refused somebody).
 from __future__ import annotations
 
 from spec.block_pool import cdiv
-from spec.gates_of_loads import has_room_to_load, holds_kv, is_loading, may_load
+from spec.gates_of_loads import (
+    has_room_to_load,
+    held_at_turn,
+    holds_kv,
+    is_loading,
+    may_load,
+)
 from spec.interface import (
     NewRequest,
     Observation,
@@ -50,13 +56,24 @@ def _find_refusing_gate(config: SchedulerConfig, seen: Transition) -> str | None
     head = next((name for name, gate in skipped.items() if gate is None), None)
     if head is None:
         return next(iter(skipped.values()), "not_ready")
-    request = after.requests[head]
     if may_load(config, seen, head):
         if not has_room_to_load(config, seen, head, after.running):
             return "load"
         if not config.enable_prefix_caching:
-            return None
-    return _find_gate_of_size(config, seen, request, num_left)
+            return _find_pause(config, seen, head)
+    return _find_gate_of_size(config, seen, after.requests[head], num_left) or _find_pause(
+        config, seen, head
+    )
+
+
+def _find_pause(config: SchedulerConfig, seen: Transition, request_id: str) -> str | None:
+    """Returns whether a pause may refuse a ready request that held KV: its load failed.
+
+    It stands among those who hold some, unless it has been passed over since for want of a slot.
+    """
+    may_be_passed_over = config.max_loras > 0 or config.max_long_partial_prefills > 0
+    is_empty = not held_at_turn(seen, request_id)
+    return "pause" if seen.pause_state == "paused_new" and is_empty and may_be_passed_over else None
 
 
 def _find_gate_of_size(

@@ -41,7 +41,7 @@ def holds_kv(seen: Transition, request_id: str) -> bool:
 
 
 def may_load(config: SchedulerConfig, seen: Transition, request_id: str) -> bool:
-    """Whether a request that waits has KV elsewhere; whether a prefix hit reaches as far is open."""
+    """Whether a request that waits has KV elsewhere; a prefix hit may reach as far, or not."""
     live, after = seen.live.get(request_id), seen.after.requests[request_id]
     is_there = live is not None and live.new.num_remote_tokens >= config.block_size
     return config.load_kv_async and is_there and not after.block_ids

@@ -116,7 +116,7 @@ class RemoteKV(RequestLifecycle):
         """Lets a request whose load has ended go on with what has arrived, which others may hit.
 
         The last token is computed here in any case, since a token must be sampled from it. What did
-        not arrive will be computed, too. If nothing has, its blocks are free, and it may hit others.
+        not arrive will be computed, too. If nothing has, its blocks are free, and it may hit some.
         """
         if not (self.config.load_kv_async and request.is_kv_received):
             return

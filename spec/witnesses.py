@@ -387,7 +387,8 @@ def drafts_of_a_voided_step(config: SchedulerConfig, seen: Transition) -> bool:
 @witness(on=EVERY_ACTION)
 def idle_pool(config: SchedulerConfig, seen: Transition) -> bool:
     """Everybody has finished, and the pool is whole again."""
-    return bool(seen.before.requests) and not seen.after.requests
+    is_idle = [not (shown.requests or shown.retained) for shown in (seen.before, seen.after)]
+    return is_idle == [False, True]
 
 
 def ended(seen: Transition, reason: str) -> list[EngineCoreOutput]:

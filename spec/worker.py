@@ -65,6 +65,8 @@ class GhostWorker:
         self.blocks: dict[int, KVBlock] = {}
         # The loads in progress, by request.
         self.loads: dict[str, KVLoad] = {}
+        # Whose KV has been loaded, and who has computed nothing since.
+        self.loaded: set[str] = set()
 
     @classmethod
     def trusting(
@@ -97,6 +99,8 @@ class GhostWorker:
                 worker.block_tables[request_id] = []
             if request_id not in loads and request_id not in seen.deferred_loads:
                 worker._trust(request, writers[request_id])
+                if request.block_ids and request.num_computed_tokens >= request.num_tokens - 1:
+                    worker.loaded.add(request_id)
             if request.status == "WAITING_FOR_STREAMING_REQ" and request.block_ids:
                 worker.writers[request_id] = writers[request_id]
                 worker.block_tables[request_id] = list(request.block_ids)
@@ -175,6 +179,7 @@ class GhostWorker:
         load = self.loads.pop(request_id, None)
         if load is None:
             return
+        self.loaded.add(request_id)
         first = load.start // self.block_size
         for index, block_id in enumerate(load.block_ids, first):
             if (index + 1) * self.block_size <= num_valid_tokens:
@@ -199,6 +204,7 @@ class GhostWorker:
     def _forget(self, request_id: str) -> None:
         for book in (self.block_tables, self.num_computed_tokens, self.writers):
             book.pop(request_id, None)
+        self.loaded.discard(request_id)
 
     def _follow_diff(
         self,
@@ -279,19 +285,21 @@ class GhostWorker:
             index = position // size
             last = min(end, (index + 1) * size)
             written = KVBlock(writer, index, position % size, last - index * size)
-            if not self._is_there(self.blocks.get(table[index]), written):
+            if not (request_id in self.loaded and self._is_there(table[index], written)):
                 self._write_block(table[index], written)
                 yield table[index]
             position = last
+        self.loaded.discard(request_id)
 
-    def _is_there(self, block: KVBlock | None, written: KVBlock) -> bool:
-        """Whether a write leaves a block as it is: another life wrote the KV of the same tokens.
+    def _is_there(self, block_id: int, written: KVBlock) -> bool:
+        """Whether a write leaves a block as it is, which holds the KV of the same tokens.
 
-        So it is with the last token of a prompt all of which was loaded.
+        So it is with the last token of a prompt all of which was loaded. It is computed again,
+        though others may have hit its block by then.
         """
+        block = self.blocks.get(block_id)
         return (
             block is not None
-            and block.writer is not written.writer
             and block.first <= written.first
             and self._holds(block, written.writer, written.index, written.end)
         )

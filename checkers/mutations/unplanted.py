@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-_NO_CONNECTOR = "our engine loads no KV from elsewhere yet, so nothing is waited for or lost"
 _NO_ENCODER = "our engine has no encoder, so there is no encoder cache that could fill up"
 _ONE_GROUP = "all layers share one block table, full attention, so no window or group can differ"
 
 UNPLANTED: dict[str, str] = {
-    "vLLM #30320": _NO_CONNECTOR,
-    "vLLM #57104": _NO_CONNECTOR,
-    "vLLM #45388": _NO_CONNECTOR,
-    "vLLM #18631": _NO_CONNECTOR,
-    "vLLM #32255": _NO_CONNECTOR,
-    "vLLM #46240": _NO_CONNECTOR,
-    "vLLM #45138": _NO_CONNECTOR,
-    "vLLM #42568": _NO_CONNECTOR,
+    "vLLM #45138": (
+        "a load ends before its request is scheduled, so whoever loses KV has no placeholder "
+        "that could be stranded"
+    ),
     "vLLM #31857": _NO_ENCODER,
     "vLLM #55733": _NO_ENCODER,
     "vLLM #47728": _ONE_GROUP,

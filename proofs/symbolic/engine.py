@@ -178,6 +178,8 @@ def make_engine(state: State) -> FastScheduler:
         pool.set_decode_until(request)
     for each in scheduler.waiting.items:
         engine.waiting.add_request(engine.requests[each.request_id])
+    for each in scheduler.kv_holding_waiting.items:
+        engine.kv_holding_waiting.add_request(engine.requests[each.request_id])
     return engine
 
 
@@ -230,6 +232,7 @@ def show(engine: FastScheduler) -> dict[str, Any]:
     seen: dict[str, Any] = {
         "running": [request.request_id for request in engine.running],
         "waiting": [request.request_id for request in engine.waiting],
+        "kv_holding_waiting": [request.request_id for request in engine.kv_holding_waiting],
         "finished_req_ids": list(engine.finished_req_ids),
         "num_free_blocks": pool.num_free_blocks,
     }

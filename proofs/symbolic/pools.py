@@ -72,8 +72,9 @@ class PublicationPool(AnyHitsPool):
 
     def free(self, request: HoldsBlocks) -> None:
         """Gives back any part of a request's blocks; what they hold can still be found."""
-        assert isinstance(request, Request), "proofs leave deferred frees out"
-        name = request.request_id
+        # Whoever frees is a request, of either side: proofs leave out what frees a table alone.
+        owner: Any = request
+        name = owner.request_id
         self.num_left_tokens[name] = self.num_published_tokens[name]
         self.num_published_tokens[name] = 0
         super().free(request)

@@ -15,6 +15,7 @@ from proofs.scenarios import SCHEDULE
         "a_grant_takes_no_blocks",
         "a_victim_keeps_its_computed_tokens",
         "nobody_waits_for_stale_output",
+        "all_wait_with_those_who_hold_kv",
     ),
 )
 def schedule_preserves_the_invariant(run: Run) -> Iterator[Claim]:

@@ -13,6 +13,7 @@ from proofs.unbounded.state import ASYNCHRONOUS, SYNCHRONOUS
         "a_pool_starts_a_block_short",
         "freed_blocks_are_lost",
         "a_returned_step_stays_in_flight",
+        "all_wait_with_those_who_hold_kv",
     ),
     assumptions=ASSUMPTIONS,
 )

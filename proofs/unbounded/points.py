@@ -15,7 +15,7 @@ from typing import Any, Literal
 import z3
 from attrs import frozen
 
-from proofs.invariant import Clause, Totals, clauses_of
+from proofs.invariant import Clause, clauses_of, make_totals
 from proofs.symbolic.heap import NOWHERE, SymList, facts_of_sums, sum_of
 from proofs.symbolic.values import (
     Same,
@@ -316,10 +316,8 @@ def is_cached(scheduler: Any, request: Any) -> Any:
 
 
 def _invariant_of_state(scheduler: Any) -> Iterator[Claim]:
-    totals = Totals(
-        symbolic_len(scheduler.running),
-        scheduler.block_pool.num_free_blocks,
-        scheduler.total("num_blocks"),
+    totals = make_totals(
+        scheduler, symbolic_len(scheduler.running), scheduler.total("num_blocks")
     )
     for each in clauses_of("config"):
         yield _claim(each, "state", scheduler)

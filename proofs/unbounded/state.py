@@ -376,6 +376,9 @@ def _make_opaque(prover: Prover) -> dict[str, Any]:
         "cache_key": None,
         "lora_id": 0,
         "resumable": False,
+        "streaming_queue": (),
+        "num_remote_tokens": 0,
+        "is_kv_received": False,
         "client_index": 0,
     }
 

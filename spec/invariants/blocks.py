@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from spec.actions import Schedule
 from spec.block_pool import cdiv
 from spec.gates import num_blocks_ahead
+from spec.gates_of_loads import held_at_turn
 from spec.interface import (
     Observation,
     SchedulerConfig,
@@ -77,11 +78,14 @@ def block_tables_are_exact(config: SchedulerConfig, seen: Transition) -> Iterato
         most = least
         if is_session or (config.num_speculative_tokens > 0 and request_id in running):
             most = max(most, len(table))
-        if request_id in seen.live_after and (least > 0 or request.status == WAITING_FOR_KV):
+        # Of a single token nothing counts as computed once it is loaded: it is computed again.
+        may_have_loaded = least > 0 or request.status == WAITING_FOR_KV or request.num_tokens == 1
+        if request_id in seen.live_after and may_have_loaded:
             new = seen.live_after[request_id].new
             most = max(most, new.num_remote_tokens // config.block_size)
         if not least <= len(table) <= most:
-            yield f"{request_id} needs {least} to {most} blocks, however it holds {table}"
+            due = f"{least}" if least == most else f"{least} to {most}"
+            yield f"{request_id} needs {due} blocks, however it holds {table}"
         if len(set(table)) < len(table):
             yield f"{request_id} holds a block twice: {request.block_ids}"
 
@@ -99,7 +103,7 @@ def blocks_are_given_as_needed(config: SchedulerConfig, seen: Transition) -> Ite
         before, after = seen.before.requests.get(name), seen.after.requests.get(name)
         if before is None or after is None:
             continue  # Another invariant objects.
-        num_blocks = len(before.block_ids)
+        num_blocks = len(held_at_turn(seen, name))
         if name in seen.admitted and not config.lookahead_at_admission and num_blocks == 0:
             num_blocks = cdiv(after.num_computed_tokens, config.block_size)
         elif name in output.num_scheduled_tokens:
@@ -119,9 +123,7 @@ def new_blocks_are_zeroed(config: SchedulerConfig, seen: Transition) -> Iterator
         before = seen.before.requests.get(request_id)
         if after is None or before is None or request_id not in starts:
             continue  # Another invariant objects.
-        num_old = len(before.block_ids)
-        if not num_old or (request_id in seen.live and seen.live[request_id].has_lost_kv):
-            num_old = starts[request_id] // config.block_size
+        num_old = len(held_at_turn(seen, request_id)) or starts[request_id] // config.block_size
         missing = [block_id for block_id in after.block_ids[num_old:] if block_id not in zeroed]
         if missing:
             yield f"{request_id} is given {missing}, zeroed are {sorted(zeroed)}"

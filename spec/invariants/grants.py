@@ -9,14 +9,16 @@ from spec.block_pool import cdiv
 from spec.gates import (
     cap_long_prefill,
     find_hindrance,
+    find_padding,
     find_refusing_gate,
     num_blocks_ahead,
     num_blocks_of_sequence,
+    num_parked,
     num_reserved_blocks,
     possible_padding,
     tokens_left,
 )
-from spec.gates_of_loads import has_room_to_load, may_load, num_beside
+from spec.gates_of_loads import has_room_to_load, held_at_turn, may_load, num_beside
 from spec.interface import (
     Observation,
     RequestObservation,
@@ -127,7 +129,8 @@ def the_oldest_gains_a_token(config: SchedulerConfig, seen: Transition) -> Itera
     The oldest is the first to run, or to wait while nobody runs. It may rest while the tokens that
     max_tokens and max_model_len allow are all being sampled, while a voided step of it is in
     flight, or while the engine is paused, its grammar is compiled or its KV loaded, or no chunk has
-    followed. With priorities whoever is more urgent comes first, so nothing is said.
+    followed, on its turn or on those that keep all seats. With priorities whoever is more urgent
+    comes first, so nothing is said.
     """
     before = seen.before
     oldest = next(iter(before.running or before.waiting), "")
@@ -166,8 +169,9 @@ def blocks_of_waiting(seen: Transition, admitted: str) -> set[int]:
     for name in seen.before.waiting:
         if name == admitted:
             now = seen.before
-        # Whoever has lost its KV gives its blocks up when it is looked at.
-        if name in now.requests and not (name == admitted and seen.live[name].has_lost_kv):
+        if name == admitted:
+            held.update(held_at_turn(seen, name))
+        elif name in now.requests:
             held.update(now.requests[name].block_ids)
     return held
 
@@ -188,10 +192,15 @@ def _due_to_the_oldest(config: SchedulerConfig, seen: Transition, oldest: str) -
         num_due = min(num_due, config.max_num_scheduled_tokens, num_inputs)
         num_tokens = request.num_computed_tokens + num_due
         return 0 if seen.pause_state == "paused_all" else num_due, num_tokens
-    may_rest = seen.pause_state != "unpaused" or find_hindrance(config, seen, oldest)
+    may_rest = (
+        seen.pause_state != "unpaused"
+        or find_hindrance(config, seen, oldest) is not None
+        or num_parked(seen) >= config.max_num_seqs
+    )
     if oldest in seen.after.requests and may_load(config, seen, oldest):
         may_rest = may_rest or not has_room_to_load(config, seen, oldest, seen.after.running)
-    return 0 if may_rest else request.num_tokens, request.num_tokens
+    num_tokens = request.num_tokens + find_padding(config, seen, request)
+    return 0 if may_rest else request.num_tokens, num_tokens
 
 
 @invariant(source="vllm/config/scheduler.py: scheduler_reserve_full_isl", on=(Schedule,))
@@ -212,9 +221,8 @@ def admitted_sequences_fit(config: SchedulerConfig, seen: Transition) -> Iterato
     for name in admitted:
         request = seen.after.requests[name]
         taken = held | blocks_of_waiting(seen, name)
-        hit = request.block_ids[: starts.get(name, 0) // config.block_size]
-        if not (name in seen.live and seen.live[name].has_lost_kv):
-            hit = seen.before.requests[name].block_ids or hit
+        hit = held_at_turn(seen, name)
+        hit = hit or request.block_ids[: starts.get(name, 0) // config.block_size]
         num_blocks = max(num_blocks_of_sequence(config, request) - len(hit), 0)
         num_blocks += sum(block_id not in taken for block_id in hit)
         num_blocks += config.num_watermark_blocks if running else 0

@@ -182,9 +182,8 @@ def num_lacked_then(config: SchedulerConfig, seen: Transition, name: str, table:
     request, live = seen.before.requests.get(name), seen.live.get(name)
     if request is None or live is None or live.new.resumable or not table:
         return 0
-    is_in_part = request.num_computed_tokens < request.num_prompt_tokens
-    if name in seen.admitted:
-        is_in_part = seen.after.requests[name].num_computed_tokens < request.num_prompt_tokens
+    now = seen.after.requests.get(name, request) if name in seen.admitted else request
+    is_in_part = now.num_computed_tokens < request.num_prompt_tokens
     is_prefill = is_in_part if name in seen.after.running else not live.has_lost_kv
     if not is_prefill:
         return 0

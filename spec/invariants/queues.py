@@ -98,21 +98,22 @@ def queues_keep_their_order(config: SchedulerConfig, seen: Transition) -> Iterat
     waiting = preempted[::-1] + stayed + turned + arrived
     if config.policy == "priority":
         waiting.sort(key=lambda name: rank(seen.live_after, name))
-    # Whose load has brought nothing stays among those who hold KV, unless it is passed over.
-    orders = [holders_first(seen, waiting, with_lost=True), holders_first(seen, waiting)]
+    orders = possible_orders(seen, waiting)
     if after.waiting not in orders:
-        yield f"waiting is {after.waiting}, expected {orders[0]}"
+        yield f"waiting is {after.waiting}, expected {orders[-1]}"
 
 
-def holders_first(seen: Transition, waiting: list[str], *, with_lost: bool = False) -> list[str]:
-    """Who holds KV stands before who does not."""
-    holders = [
-        name
-        for name in waiting
-        if (name in seen.after.requests and seen.after.requests[name].block_ids)
-        or (with_lost and name in seen.live_after and seen.live_after[name].has_lost_kv)
-    ]
-    return holders + [name for name in waiting if name not in holders]
+def possible_orders(seen: Transition, waiting: list[str]) -> list[list[str]]:
+    """How `waiting` may stand: who holds KV before who does not.
+
+    Whose load has brought nothing stays among the former, unless it is passed over.
+    """
+    requests, live = seen.after.requests, seen.live_after
+    holders = {name for name in waiting if name in requests and requests[name].block_ids}
+    lost = {name for name in waiting if name in live and live[name].has_lost_kv} - holders
+    sizes = range(len(holders), len(holders) + len(lost) + 1)
+    firsts = [holders | lost.intersection(seen.after.waiting[:size]) for size in sizes]
+    return [sorted(waiting, key=lambda name: name not in first) for first in firsts]
 
 
 @invariant(source=f"{SCHEDULE}, _preempt_request", on=(Schedule,))
@@ -137,8 +138,14 @@ def nobody_is_preempted_for_nothing(config: SchedulerConfig, seen: Transition) -
     """Nobody is preempted while there is room for whoever asks.
 
     The last victim of a step asked itself, or whoever preempted it took more blocks than were free
-    before. With priorities others may take blocks after it, so less can be said.
+    before. With priorities others may take blocks after it, so less can be said. And where blocks
+    are kept back while a step in flight writes them, nobody is preempted for those.
     """
+    for name in seen.preempted:
+        if config.defer_block_free and any(
+            name in step.output.num_scheduled_tokens for step in seen.in_flight
+        ):
+            yield f"{name} is preempted, however a step in flight writes its blocks: none is free"
     victim = seen.preempted[-1] if seen.preempted else ""
     before = seen.before.requests.get(victim)
     if before is None:

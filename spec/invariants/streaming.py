@@ -58,7 +58,7 @@ def who_waits_for_input_keeps_all(config: SchedulerConfig, seen: Transition) -> 
 
 @invariant(source="vllm/v1/core/sched/scheduler.py: num_waiting_for_streaming_input", of_state=True)
 def who_waits_for_input_keeps_its_seat(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
-    """Those who run, and those who wait for a chunk with their KV, are at most max_num_seqs.
+    """Those who wait for a chunk with their KV are at most max_num_seqs with those who run.
 
     The worker keeps the states of both.
     """
@@ -70,7 +70,7 @@ def who_waits_for_input_keeps_its_seat(config: SchedulerConfig, seen: Transition
         and name in seen.after.requests
         and seen.after.requests[name].block_ids
     ]
-    if len(seen.after.running) + len(parked) > config.max_num_seqs:
+    if parked and len(seen.after.running) + len(parked) > config.max_num_seqs:
         yield (
             f"{seen.after.running} run and {parked} wait for a chunk, "
             f"max_num_seqs={config.max_num_seqs}"
@@ -88,7 +88,9 @@ def a_chunk_is_for_one_request(config: SchedulerConfig, seen: Transition) -> Ite
     for other, before in seen.before.requests.items():
         if other != name and seen.after.requests.get(other) != before:
             yield f"{other} changed, however the chunk is for {name}"
-    before, after = seen.before.requests[name], seen.after.requests.get(name)
+    before, after = seen.before.requests.get(name), seen.after.requests.get(name)
+    if before is None:
+        return  # Another invariant objects.
     if not seen.live[name].waits_for_chunk:
         if after != before:
             yield f"{name} changed, however the chunk has to wait until its turn is over"

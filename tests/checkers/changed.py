@@ -18,6 +18,8 @@ BY_NAME = {
     "requests",
     "ref_cnt",
     "block_contents",
+    "kv_loads",
+    "deferred_loads",
     "sampled_token_ids",
 }
 """Objects whose keys are names of requests or blocks."""

@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 
 from checkers.configs import load_settings
+from checkers.errors import HarnessError
 from checkers.mutations.recorded import record_walk
 from checkers.validate import validate
 from impl.scheduler import FastScheduler
@@ -22,16 +23,28 @@ ANSWERS = ("output", "outputs", "refusal", "is_reset", "observation")
 NUM_PLACES = 2
 """Places that are changed, for each kind of place and each kind of event."""
 NEW = {
-    "is_reset",
     "observation.block_contents.*.cache_key",
     "observation.block_contents.*.token_ids[]",
     "observation.requests.*.num_draft_tokens",
     "observation.requests.*.num_stale_output_tokens",
     "output.new_block_ids_to_zero[]",
-    "output.scheduled_spec_decode_tokens.*[]",
     "outputs[].client_index",
 }
-"""Places that only runs of newer calls have."""
+LOADS = {
+    "observation.retained[].block_ids[]",
+    "observation.retained[].num_steps",
+    "observation.retained[].request_id",
+    "output.kv_loads.*.block_ids[]",
+    "output.kv_loads.*.end",
+    "output.kv_loads.*.start",
+}
+PLACES = {
+    "deep-controls": NEW,
+    "deep-everything": NEW,
+    "deep-remote-kv": NEW | LOADS,
+    "deep-remote-kv-drafts": LOADS | {"observation.deferred_loads.*"},
+}
+"""By setting: places that only runs of newer calls have."""
 
 
 def record(name, length=150):
@@ -72,7 +85,7 @@ def sample_places(documents):
     return drawn
 
 
-@pytest.mark.parametrize("name", ["deep-controls", "deep-everything"])
+@pytest.mark.parametrize("name", PLACES)
 def test_any_changed_value_is_rejected_at_its_line(name):
     """Whatever value of an answer is changed, in any kind of event, that very event is rejected."""
     documents, dialect = record(name)
@@ -87,7 +100,7 @@ def test_any_changed_value_is_rejected_at_its_line(name):
         fork.take(line, event)
     assert [] == unnoticed
     kinds = {kind_of(place) for places in drawn.values() for place in places}
-    assert kinds & NEW >= NEW - {"is_reset", "output.scheduled_spec_decode_tokens.*[]"}
+    assert set() == PLACES[name] - kinds
 
 
 def test_changed_drafts_are_rejected_at_their_line():
@@ -103,3 +116,48 @@ def test_changed_drafts_are_rejected_at_their_line():
                 num_changes += 1
         fork.take(line, event)
     assert num_changes > 0
+
+
+def test_a_load_that_brought_less_is_rejected_at_the_line_of_its_end():
+    """What has arrived of a load counts as computed at once, a block less is another run."""
+    documents, dialect = record("deep-remote-kv", length=300)
+    fork, num_changes = Fork(documents, dialect), 0
+    block_size = fork.validator.recording.config.block_size
+    for line, event in enumerate(documents[1:], 2):
+        load = fork.validator.recording.reader.loads.get(event.get("request_id", ""))
+        num_tokens = event.get("num_valid_tokens", 0)
+        if load is not None and num_tokens > load.start:
+            fewer = num_tokens - block_size
+            assert fork.rejects(line, {**event, "num_valid_tokens": fewer})
+            num_changes += 1
+        fork.take(line, event)
+    assert num_changes > 0
+
+
+def test_an_end_of_no_load_is_refused():
+    """A load ends once, with whole blocks of it; nothing else can be reported of one."""
+    documents, dialect = record("deep-remote-kv")
+    line = next(n for n, event in enumerate(documents, 1) if event.get("num_valid_tokens"))
+    end, refusals = documents[line - 1], []
+    load = next(e for e in documents if end["request_id"] in e.get("output", {}).get("kv_loads", {}))
+    load = load["output"]["kv_loads"][end["request_id"]]
+    wrong = [{**end, "num_valid_tokens": load["end"] + n} for n in (-1, 1, 2)]
+    for events in ([end, end], *[[other] for other in wrong]):
+        recording = reread([*documents[: line - 1], *events], dialect)
+        with pytest.raises(HarnessError) as refused:
+            list(recording.events)
+        refusals.append(str(refused.value))
+    assert f"run.jsonl:{line + 1}: nothing is loaded for" in refusals[0]
+    for other, message in zip(wrong, refusals[1:], strict=True):
+        assert f"run.jsonl:{line}: num_valid_tokens={other['num_valid_tokens']} of" in message
+
+
+def test_a_store_holds_no_more_than_the_prompt():
+    """A prompt of three tokens has no KV of four anywhere."""
+    documents, dialect = record("deep-remote-kv")
+    line = next(n for n, event in enumerate(documents, 1) if event.get("num_remote_tokens"))
+    arrival = documents[line - 1]
+    num_tokens = len(arrival["prompt_token_ids"])
+    arrival["num_remote_tokens"] = num_tokens + 1
+    with pytest.raises(HarnessError, match=f"num_remote_tokens={num_tokens + 1} of"):
+        validate(reread(documents, dialect))

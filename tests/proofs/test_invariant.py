@@ -9,15 +9,14 @@ from checkers.walk import draw_action
 from proofs.invariant import CLAUSES, broken_clauses, clause
 from spec.model import Model
 from spec.scheduler import ReferenceScheduler
+from tests.proofs.scope import is_in_scope
 
 SETTINGS = [
     setting
     for setting in load_settings().values()
-    if setting.scheduler.wait_for_stale_output
+    if is_in_scope(setting)
+    and setting.scheduler.wait_for_stale_output
     and setting.scheduler.stop_order == "stop_length"
-    # No proof is about drafts, nor about requests that wait for their grammar.
-    and not setting.scheduler.num_speculative_tokens
-    and not any(shape.structured_output for shape in setting.environment.shapes)
 ]
 
 
@@ -46,6 +45,7 @@ DAMAGES = {
     "the_configuration_makes_sense": lambda s: setattr(s, "config", Changed(s.config)),
     "at_most_max_num_seqs_run": lambda s: s.running.extend(s.running * 3),
     "blocks_are_conserved": lambda s: setattr(s.block_pool, "num_free_blocks", -1),
+    "nobody_waits_apart": lambda s: s.kv_holding_waiting.add_request(s.waiting.items.pop()),
     "tokens_are_in_bounds": lambda s: setattr(s.running[0], "num_output_tokens", 99),
     "computed_is_within_tokens": lambda s: setattr(s.running[0], "num_computed_tokens", 99),
     "stale_output_is_in_flight": lambda s: setattr(s.running[0], "num_stale_output_tokens", 99),

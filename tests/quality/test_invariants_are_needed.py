@@ -18,6 +18,10 @@ LATER = {
     "no_step_overwrites_kv": "whoever needs what was overwritten reads it sooner or later",
     "requests_are_conserved": "a request that is in no queue, or in two, falls out of the others",
     "diff_is_sufficient": "a worker that lost track writes nothing, and others read it",
+    "counters_are_monotone": "whoever counts wrongly what it has computed reads what nobody wrote",
+    "a_turn_ends_at_its_last_token": "whoever goes on from a wrong place reads what nobody wrote",
+    "who_waits_for_input_keeps_all": "whoever finds other blocks than it left reads them",
+    "a_chunk_is_for_one_request": "whoever else it changed is not what its worker believes",
     "rejected_drafts_are_rolled_back": "whoever goes on from a wrong place loses its worker",
 }
 """Invariants whose bugs others notice, too, but not before them; and what the others notice."""

@@ -134,7 +134,6 @@ def _a_prompt_too_many(seen: Transition) -> None:
     "nobody_overtakes",
     a_grammar,
     "A is admitted while its grammar is being compiled",
-    "admitted are ['A', 'B'], however the ready ones stood in the order ['B']",
 )
 def _admitted_without_a_grammar(seen: Transition) -> None:
     seen.after.running.insert(0, "A")

@@ -21,6 +21,7 @@ from spec.transition import Outcome, Transition
 from tests.spec import (
     forged_controls,
     forged_drafts,
+    forged_loads,
     forged_progress,  # noqa: F401, importing it registers its forgeries
     forged_streaming,
 )
@@ -28,6 +29,13 @@ from tests.spec.forgeries import BASES, FORGERIES, Base, Forgery
 from tests.spec.support import OPTIONS, configs
 from tests.spec.transitions import make_run, seeds, walk
 
+ALL_BASES = (
+    *BASES,
+    *forged_controls.BASES,
+    *forged_drafts.BASES,
+    *forged_loads.BASES,
+    *forged_streaming.BASES,
+)
 DIALECT_FIELDS = (
     "reserve_admitted_prefills",
     "reject_too_large",
@@ -56,6 +64,8 @@ def speak_another(setting: Setting, dialect: dict[str, Any]) -> SchedulerConfig:
     may_reserve = setting.scheduler.scheduler_reserve_full_isl
     reserves = dialect["reserve_admitted_prefills"] and may_reserve
     changes = {**dialect, "reserve_admitted_prefills": reserves, **FAULTS}
+    if setting.scheduler.load_kv_async:
+        changes["wait_for_stale_output"] = True  # No load without it.
     return evolve(setting.scheduler, **changes)
 
 
@@ -93,9 +103,7 @@ def test_the_claim_holds_where_it_is_made(seed: int) -> None:
         assert [] == list(judge.breaches(seen))
 
 
-@pytest.mark.parametrize(
-    "base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES, *forged_streaming.BASES]
-)
+@pytest.mark.parametrize("base", ALL_BASES)
 def test_what_is_forged_was_right(base: Base) -> None:
     """Nothing is wrong with a transition before it is forged."""
     config, seen = base()
@@ -167,9 +175,7 @@ def _nothing_told(seen: Transition) -> None:
 
 
 @pytest.mark.parametrize("change", [_unknown_names, _nobody_before, _nobody_after, _nothing_told])
-@pytest.mark.parametrize(
-    "base", [*BASES, *forged_controls.BASES, *forged_drafts.BASES, *forged_streaming.BASES]
-)
+@pytest.mark.parametrize("base", ALL_BASES)
 def test_nonsense_is_judged(base: Base, change: Callable[[Transition], None]) -> None:
     """Whatever names an engine makes up or leaves out, each invariant comes to a judgement."""
     config, seen = base()

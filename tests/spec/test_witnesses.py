@@ -22,6 +22,7 @@ from spec.transition import Transition
 from tests.spec import (
     situations_of_controls,  # noqa: F401, importing it lists its situations
     situations_of_drafts,  # noqa: F401, importing it lists its situations
+    situations_of_loads,  # noqa: F401, importing it lists its situations
     situations_of_streaming,  # noqa: F401, importing it lists its situations
 )
 from tests.spec.situations import SITUATIONS, Situation, shows

@@ -11,6 +11,7 @@ from checkers.mutations.bugs import (
     padding,
     prefix_cache,
     queues,
+    remote,
     streaming,
     worker,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "padding",
     "prefix_cache",
     "queues",
+    "remote",
     "streaming",
     "worker",
 ]

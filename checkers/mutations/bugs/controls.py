@@ -204,6 +204,7 @@ def a_reset_leaves_content(original: Method) -> Method:
 
     def reset_prefix_cache(self: Any, reset_running_requests: bool = False) -> bool:
         while reset_running_requests and self.running:
+            self.running[-1].drop_stale_output = True
             self._preempt(self.running[-1])
         return bool(self.block_pool.num_free_blocks == self.config.num_blocks)
 

@@ -1,4 +1,4 @@
-"""Bugs in loads of KV from a remote store, and in blocks that are kept back while somebody writes them."""
+"""Bugs in loads of KV from a remote store, and in blocks that are kept back for a while."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from checkers.planting import Method
     setting="remote-kv-pauses",
     changes=("scheduler_reserve_full_isl=false",),
     caught_by="loads_leave_room_for_prefills",
+    source="vLLM #45388",
 )
 def a_load_takes_what_prompts_need(original: Method) -> Method:
-    """A load begins though what is left free is too little for prompts that are computed in part."""
+    """A load takes the blocks that others need who are in the middle of their prompts."""
 
     def _num_blocks_of_prefills(self: Any) -> int:
         return 0
@@ -26,20 +27,20 @@ def a_load_takes_what_prompts_need(original: Method) -> Method:
 
 
 @mutation(
-    target="impl.scheduler:FastScheduler._num_blocks_of_prefills",
+    target="impl.scheduler:FastScheduler._has_room_for",
     setting="remote-kv-pauses",
-    changes=("scheduler_reserve_full_isl=false", "block_size=3", "num_blocks=2"),
+    changes=("block_size=3", "num_blocks=3"),
     caught_by="somebody_gets_a_token",
-    source="vLLM #45388",
     is_rare=True,
 )
 def two_loads_wait_for_each_other(original: Method) -> Method:
-    """A load reserves what it brings and no more, so two of them hold what both still need."""
+    """Whoever was loaded leaves alone what other loads still need, and those do the same."""
 
-    def _num_blocks_of_prefills(self: Any) -> int:
-        return 0
+    def _has_room_for(self: Any, request: Any, num_tokens: int, hit: Any) -> bool:
+        self.num_reserved_blocks = self._num_blocks_of_prefills() if request.block_ids else 0
+        return bool(original(self, request, num_tokens, hit))
 
-    return _num_blocks_of_prefills
+    return _has_room_for
 
 
 @mutation(
@@ -60,15 +61,31 @@ def a_load_forgets_what_is_written_ahead(original: Method) -> Method:
 @mutation(
     target="impl.scheduler:FastScheduler._forget_finished_prefills",
     setting="deep-remote-kv",
-    caught_by="work_is_conserved",
+    caught_by="loads_leave_room_for_prefills",
 )
-def blocks_stay_reserved_for_who_is_through(original: Method) -> Method:
-    """Whoever has computed its prompt goes on counting as a prefill, and keeps loads away."""
+def blocks_are_reserved_for_one_step(original: Method) -> Method:
+    """Loads leave alone what a prompt still needs in the step that begins it, and then no more."""
 
     def _forget_finished_prefills(self: Any) -> None:
-        pass
+        self.inflight_prefills.clear()
 
     return _forget_finished_prefills
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._free_request_blocks",
+    setting="remote-kv",
+    caught_by="work_is_conserved",
+)
+def blocks_stay_reserved_for_the_dead(original: Method) -> Method:
+    """Whoever is aborted in its prompt keeps loads away for ever."""
+
+    def _free_request_blocks(self: Any, request: Any) -> None:
+        inflight_prefills = set(self.inflight_prefills)
+        original(self, request)
+        self.inflight_prefills = inflight_prefills
+
+    return _free_request_blocks
 
 
 @mutation(
@@ -97,6 +114,21 @@ def a_load_is_told_the_whole_table(original: Method) -> Method:
         original(self, request, end, hit)
         _, load = self.deferred_loads[request.request_id]
         load.block_ids = list(request.block_ids)
+
+    return _begin_load
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._begin_load",
+    setting="deep-remote-kv",
+    caught_by="loads_are_told",
+)
+def the_blocks_of_a_load_are_told_sorted(original: Method) -> Method:
+    """The blocks of a load are named by their ids, and not in the order of its tokens."""
+
+    def _begin_load(self: Any, request: Any, end: int, hit: Any) -> None:
+        original(self, request, end, hit)
+        self.deferred_loads[request.request_id][1].block_ids.sort()
 
     return _begin_load
 
@@ -148,7 +180,7 @@ def a_load_does_not_wait_for_steps(original: Method) -> Method:
 @mutation(
     target="impl.scheduler:FastScheduler._tell_loads",
     setting="deferred-frees",
-    caught_by="loads_begin_when_they_may",
+    caught_by="loads_are_told",
 )
 def a_load_that_has_to_wait_is_lost(original: Method) -> Method:
     """A load that cannot begin in the step of its admission never does."""
@@ -180,17 +212,20 @@ def a_load_that_failed_counts_as_whole(original: Method) -> Method:
 
 
 @mutation(
-    target="impl.scheduler:FastScheduler._promote_loaded",
-    setting="remote-kv",
+    target="impl.scheduler:FastScheduler.finish_recving",
+    setting="remote-kv-pauses",
     caught_by="loaded_tokens_are_counted",
 )
-def what_arrived_of_a_broken_load_is_computed_again(original: Method) -> Method:
-    """A load that brought a part is taken for one that brought a block less."""
+def the_last_block_of_a_load_is_computed_again(original: Method) -> Method:
+    """The last block that has arrived is taken for the first one that has not."""
 
-    def _promote_loaded(self: Any, request: Any) -> None:
-        original(self, request)
+    def finish_recving(self: Any, request_id: str, num_valid_tokens: int) -> None:
+        num_blocks = num_valid_tokens // self.config.block_size
+        if num_blocks > 1:
+            num_blocks -= 1
+        original(self, request_id, num_blocks * self.config.block_size)
 
-    return _promote_loaded
+    return finish_recving
 
 
 @mutation(
@@ -214,7 +249,7 @@ def a_full_load_leaves_nothing_to_compute(original: Method) -> Method:
 
 @mutation(
     target="impl.scheduler:FastScheduler._admit_head",
-    setting="remote-kv",
+    setting="deep-remote-kv",
     caught_by="loaded_tokens_are_counted",
     source="vLLM #18631",
 )
@@ -249,7 +284,7 @@ def blocks_stay_reserved_for_who_lost_its_load(original: Method) -> Method:
 @mutation(
     target="impl.scheduler:FastScheduler._forget_lost",
     setting="remote-kv",
-    caught_by="block_tables_are_exact",
+    caught_by="new_blocks_are_zeroed",
 )
 def a_load_that_brought_nothing_keeps_its_blocks(original: Method) -> Method:
     """A request whose load has failed holds the blocks of it, and computes nothing."""
@@ -278,6 +313,7 @@ def what_did_not_arrive_is_not_zeroed(original: Method) -> Method:
     target="impl.scheduler:FastScheduler._promote_loaded",
     setting="remote-kv-pauses",
     caught_by="diff_is_sufficient",
+    is_rare=True,
 )
 def a_preempted_request_is_loaded_as_new(original: Method) -> Method:
     """Whoever is loaded again after a preemption is sent as new to a worker that knows it."""
@@ -400,21 +436,6 @@ def an_abort_waits_for_a_load_that_never_began(original: Method) -> Method:
     return _is_loading
 
 
-@mutation(
-    target="impl.scheduler:FastScheduler._free_abandoned",
-    setting="deep-remote-kv",
-    caught_by="blocks_are_kept_back_while_written",
-)
-def the_end_of_a_load_frees_what_steps_write(original: Method) -> Method:
-    """Blocks of an abandoned load are free at its end, though a voided step may write them."""
-
-    def _free_abandoned(self: Any, request_id: str) -> None:
-        _, block_ids = self.abandoned_loads.pop(request_id)
-        self.block_pool.free_blocks(reversed(block_ids))
-
-    return _free_abandoned
-
-
 # ---- blocks that steps in flight write -----------------------------------------------------------
 
 
@@ -515,15 +536,16 @@ def whoever_holds_kv_waits_with_the_others(original: Method) -> Method:
 
 @mutation(
     target="impl.scheduler:FastScheduler._next_queue",
-    setting="remote-kv",
-    caught_by="work_is_conserved",
+    setting="remote-kv-pauses",
+    caught_by="somebody_gets_a_token",
     source="vllm-ascend #10559",
+    is_rare=True,
 )
 def the_second_queue_is_not_looked_into(original: Method) -> Method:
-    """Whoever holds KV is looked at only while nobody else waits."""
+    """Whoever holds KV waits in a queue that is not looked into, so it is never admitted."""
 
     def _next_queue(self: Any) -> Any:
-        return self.waiting if self.waiting else original(self)
+        return self.waiting if self.pause_state == "unpaused" else original(self)
 
     return _next_queue
 
@@ -577,7 +599,7 @@ def a_load_takes_a_seat(original: Method) -> Method:
 @mutation(
     target="impl.scheduler:FastScheduler._end_of_load",
     setting="remote-kv-pauses",
-    caught_by="work_is_conserved",
+    caught_by="same_as_spec",
 )
 def nothing_is_loaded_again(original: Method) -> Method:
     """Whoever was preempted computes all of its prompt, though the store still holds it."""

@@ -213,15 +213,58 @@ def a_close_that_comes_early_is_lost(original: Method) -> Method:
 @mutation(
     target="impl.scheduler:FastScheduler.streaming_update",
     setting="streaming",
+    caught_by="who_waits_for_input_keeps_all",
+)
+def a_chunk_is_given_a_place_of_its_own(original: Method) -> Method:
+    """Whoever has waited for a chunk gets another last block, without the KV of the one before."""
+
+    def streaming_update(self: Any, request_id: str, update: Any) -> None:
+        original(self, request_id, update)
+        request = self.requests.get(request_id)
+        if request is not None and request.status.name == "WAITING":
+            move_last_block(self.block_pool, request)
+
+    return streaming_update
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler.streaming_update",
+    setting="streaming",
     caught_by="a_chunk_is_for_one_request",
+)
+def a_chunk_moves_somebody_elses_block(original: Method) -> Method:
+    """To make room for a chunk the last block of whoever runs is moved, and its KV is not."""
+
+    def streaming_update(self: Any, request_id: str, update: Any) -> None:
+        original(self, request_id, update)
+        if update is not None and self.running:
+            move_last_block(self.block_pool, self.running[-1])
+
+    return streaming_update
+
+
+def move_last_block(block_pool: Any, request: Any) -> None:
+    """Exchanges the last block of a request for a free one, if there are both."""
+    if request.block_ids and block_pool.num_free_blocks > 0:
+        moved = request.block_ids.pop()
+        request.block_ids += block_pool.get_new_blocks(1)
+        block_pool.free_blocks([moved])
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler.streaming_update",
+    setting="streaming",
+    caught_by="queues_keep_their_order",
 )
 def a_chunk_cuts_into_the_answer(original: Method) -> Method:
     """A chunk that arrives early ends the turn that it should wait for."""
 
     def streaming_update(self: Any, request_id: str, update: Any) -> None:
         request = self.requests.get(request_id)
-        if request is not None and update is not None and request.num_output_tokens > 0:
+        is_early = request is not None and request.status.name == "RUNNING"
+        if is_early and update is not None and request.num_output_tokens > 0:
             self._handle_stopped_request(request, request.status, 0)
+            self._close_gaps()
         original(self, request_id, update)
 
     return streaming_update
