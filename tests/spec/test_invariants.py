@@ -64,8 +64,9 @@ def speak_another(setting: Setting, dialect: dict[str, Any]) -> SchedulerConfig:
     may_reserve = setting.scheduler.scheduler_reserve_full_isl
     reserves = dialect["reserve_admitted_prefills"] and may_reserve
     changes = {**dialect, "reserve_admitted_prefills": reserves, **FAULTS}
-    if setting.scheduler.load_kv_async:
-        changes["wait_for_stale_output"] = True  # No load without it.
+    resumable = [shape for shape in setting.environment.shapes if shape.resumable]
+    if setting.scheduler.load_kv_async or resumable:
+        changes["wait_for_stale_output"] = True  # No load without it, and no streaming input.
     return evolve(setting.scheduler, **changes)
 
 
