@@ -202,8 +202,8 @@ class EventReader(PartReader):
     def _check_arrival(self, new: NewRequest) -> None:
         name, num_tokens = new.request_id, len(new.prompt_token_ids)
         max_num_tokens = self.config.max_model_len - 1
-        in_flight = [*self.in_flight, self.loads]
-        if name in self.prompts or any(name in names for names in in_flight):
+        is_in_flight = name in self.loads or any(name in step for step in self.in_flight)
+        if name in self.prompts or is_in_flight:
             raise Malformed(f"request {name!r} arrives twice; give each live request its own id")
         if not 0 < num_tokens <= max_num_tokens:
             raise Malformed(

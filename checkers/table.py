@@ -159,19 +159,26 @@ def describe_request(new: NewRequest) -> str:
 
 
 def describe_schedule(step: Step) -> str:
-    """What a step computes, and whom it preempts."""
+    """What a step computes, whom it preempts, and whose KV is loaded from then on."""
     output = step.output
     if output is None:
         return "no answer"
     drafts = output.scheduled_spec_decode_tokens
     grants = [
-        f"{name} {num_tokens} token"
-        + ("" if num_tokens == 1 else "s")
+        f"{name} {_count_tokens(num_tokens)}"
         + (f" with drafts {drafts[name]}" if name in drafts else "")
         for name, num_tokens in output.num_scheduled_tokens.items()
     ]
     preempted = [f"{name} preempted" for name in output.preempted_req_ids]
-    return ", ".join(grants + preempted) or "nothing"
+    loads = [
+        f"{name} loads {_count_tokens(load.end - load.start)}"
+        for name, load in output.kv_loads.items()
+    ]
+    return ", ".join(grants + preempted + loads) or "nothing"
+
+
+def _count_tokens(number: int) -> str:
+    return f"{number} token" if number == 1 else f"{number} tokens"
 
 
 def _describe_rows(step: Step, following: Step) -> str:

@@ -305,6 +305,8 @@ def _describe_step(output: SchedulerOutput) -> str:
     answer = f"computes {'; '.join(parts)}" if parts else "computes nothing"
     if output.preempted_req_ids:
         answer += f"; preempts {', '.join(output.preempted_req_ids)}"
+    for name, load in output.kv_loads.items():
+        answer += f"; loads tokens {load.start} to {load.end} of {name}"
     return answer
 
 

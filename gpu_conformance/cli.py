@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from checkers.report import Check
 
 SCOPE = "for these requests, schedules and this model on this machine; bits, not what they mean"
+LIVE_SCOPE = (
+    "for these requests, settings and this model on this machine; tokens, and log-probabilities "
+    "within a tolerance: weaker than bits"
+)
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,6 +60,13 @@ SCOPE = "for these requests, schedules and this model on this machine; bits, not
 )
 @click.option("--prompt", default="", help="Computes this text, with a GGUF model's tokenizer.")
 @click.option("--engine", default="fast", show_default=True, help="Whose schedules are run.")
+@click.option(
+    "--live",
+    default="",
+    metavar="ENGINE",
+    help="A whole engine, in place of our runner: vllm, ours, or module:attribute. Tokens and "
+    "log-probabilities are compared, which is weaker than bits.",
+)
 @click.option("--bugs", is_flag=True, help="Plants known bugs in the runner, one after the other.")
 @click.option("--list", "is_list", is_flag=True, help="Names axes and bugs, and runs nothing.")
 @FORMAT
@@ -68,6 +79,7 @@ def conform(
     axes: tuple[str, ...],
     prompt: str,
     engine: str,
+    live: str,
     bugs: bool,
     is_list: bool,
     form: str,
@@ -85,6 +97,14 @@ def conform(
             click.echo(line)
         return
 
+    if live:
+        if backends or prompt or bugs or engine != "fast":
+            raise HarnessError(
+                "--live computes with an engine's own scheduler and runner; leave out --backend, "
+                "--engine, --prompt and --bugs"
+            )
+        _conform_live(live, model, device, dtypes, axes, form)
+
     def checks(progress: Progress) -> Iterator[Check]:
         from gpu_conformance.bug_command import catch_bugs
         from gpu_conformance.command import Order, conform_all
@@ -101,3 +121,15 @@ def conform(
         yield from catch_bugs(order, progress) if bugs else conform_all(order, progress)
 
     report_checks("conform", checks, form, SCOPE)
+
+
+def _conform_live(
+    name: str, model: str, device: str, dtypes: tuple[str, ...], axes: tuple[str, ...], form: str
+) -> NoReturn:
+    def checks(progress: Progress) -> Iterator[Check]:
+        from gpu_conformance.live.command import LiveOrder, conform_live
+
+        order = LiveOrder(name=name, model=model, device=device, dtypes=dtypes, axes=axes)
+        yield from conform_live(order, progress)
+
+    report_checks("conform", checks, form, LIVE_SCOPE)

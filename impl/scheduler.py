@@ -348,7 +348,7 @@ class FastScheduler(RemoteKV):
         pool = self.block_pool
         num_blocks = pool.compute_num_new_blocks(request, end, hit) + self._num_blocks_of_prefills()
         if self.config.scheduler_reserve_full_isl:
-            num_tokens = min(request.num_tokens, self.config.max_model_len)
+            num_tokens = self._num_tokens_of_sequence(request)
             num_whole = pool.compute_num_new_blocks(request, num_tokens, hit)
             num_blocks = max(num_blocks, num_whole + self.num_reserved_blocks)
         num_blocks += hit.num_free_blocks
@@ -410,7 +410,7 @@ class FastScheduler(RemoteKV):
         """Gate: the first `num_tokens` (whole-sequence gate: all, too) fit in the free blocks."""
         num_tokens = self._num_tokens_at_admission(request, num_tokens)
         if self.config.scheduler_reserve_full_isl:
-            num_tokens = max(num_tokens, request.num_tokens)
+            num_tokens = max(num_tokens, self._num_tokens_of_sequence(request))
         num_tokens = min(num_tokens, self.config.max_model_len)
         num_blocks = self.block_pool.compute_num_new_blocks(request, num_tokens, hit)
         # Adopting a hit block that nobody holds uses up a free block.
@@ -419,9 +419,16 @@ class FastScheduler(RemoteKV):
             num_blocks += self.config.num_watermark_blocks
         return num_blocks + self.num_reserved_blocks <= self.block_pool.num_free_blocks
 
+    def _num_tokens_of_sequence(self, request: Request) -> int:
+        """All tokens that it knows; where they are reserved, those written ahead of them, too."""
+        num_tokens = request.num_tokens
+        if self.config.reserve_admitted_prefills:
+            num_tokens += self.config.num_lookahead_tokens
+        return min(num_tokens, self.config.max_model_len)
+
     def _num_missing_blocks(self, request: Request) -> int:
-        """Blocks that a running request still needs for the tokens it knows."""
-        num_tokens = min(request.num_tokens, self.config.max_model_len)
+        """Blocks that a running request still needs for its whole sequence."""
+        num_tokens = self._num_tokens_of_sequence(request)
         return self.block_pool.compute_num_new_blocks(request, num_tokens)
 
     def _admit(

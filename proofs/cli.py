@@ -16,6 +16,7 @@ from rich.console import Console
 
 from checkers.progress import Progress
 from proofs.export import Export, ExportError, open_export
+from proofs.interrupts import kept_interrupts
 from proofs.prove import (
     Outcome,
     UnknownTheoremError,
@@ -68,7 +69,8 @@ def prove(
         raise click.UsageError("--recheck needs cvc5; pip install 'schedcheck[proofs]'")
     try:
         confirm = Recheck() if recheck else None
-        report = _prove_and_export(theorems, confirm, folder, reach == "slow")
+        with kept_interrupts():
+            report = _prove_and_export(theorems, confirm, folder, reach == "slow")
     except ExportError as error:
         raise click.UsageError(f"--export: {error}") from error
     except KeyboardInterrupt:

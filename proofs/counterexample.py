@@ -146,6 +146,8 @@ def _show(state: State) -> Iterator[str]:
     yield f"  {scheduler.block_pool.num_free_blocks} of {config.num_blocks} blocks are free"
     for request in scheduler.running + scheduler.waiting.items:
         yield "  " + _show_request(state, request)
+    for request in scheduler.kv_holding_waiting.items:
+        yield "  " + _show_request(state, request) + ", waits apart"
 
 
 def _show_request(state: State, request: Request) -> str:

@@ -6,8 +6,10 @@ Entry point: `FindablePool`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Never
 
 from proofs.symbolic.pools import PublicationPool
+from proofs.symbolic.values import UnsupportedError
 from spec.block_pool import BlockPool, CacheHit, HoldsBlocks
 from spec.request import Request
 
@@ -26,6 +28,13 @@ class FindablePool(PublicationPool):
         self.requests = list(requests)
         self.left: list[Request] = []
         self._count()
+
+    def __copy__(self) -> Never:
+        """Raises: our engine stands on a copy whose blocks are counted, and here they have names.
+
+        An error of any other kind would count as one of the engine, and the run as found.
+        """
+        raise UnsupportedError("our engine's blocks are counted; a pool of identities is none")
 
     def find_longest_cache_hit(self, request: Request) -> CacheHit:
         """As the pool of identities."""

@@ -20,7 +20,8 @@ EXIT_CODES: dict[Verdict, int] = {"holds": 0, "violated": 1, "undetermined": 3}
 SCOPE = (
     "bounded theorems cover the states that they name, unbounded ones any number of requests; both "
     "any integers, but for what is explored state by state, and none of what is off by default "
-    "(drafts, adapters, grammars, pauses); assumptions: docs/proofs.md"
+    "(drafts, adapters, grammars, pauses, streaming input, remote KV, deferred frees); "
+    "assumptions: docs/proofs.md"
 )
 HEADLINES: dict[Verdict, str] = {
     "holds": "ok",

@@ -275,8 +275,11 @@ def cap_long_prefill(config: SchedulerConfig, before: Observation, num_new_token
 
 
 def num_blocks_of_sequence(config: SchedulerConfig, request: RequestObservation) -> int:
-    """Blocks for all known tokens of a request."""
-    return cdiv(min(request.num_tokens, config.max_model_len), config.block_size)
+    """Blocks for all known tokens of a request, and where the gate reserves for those ahead."""
+    num_tokens = request.num_tokens
+    if config.reserve_admitted_prefills:
+        num_tokens += config.num_lookahead_tokens
+    return cdiv(min(num_tokens, config.max_model_len), config.block_size)
 
 
 def num_blocks_of_whole(config: SchedulerConfig, new: NewRequest) -> int:
@@ -292,7 +295,7 @@ def num_blocks_ahead(config: SchedulerConfig, num_tokens: int) -> int:
 
 
 def num_reserved_blocks(config: SchedulerConfig, seen: Observation, running: list[str]) -> int:
-    """Blocks that `running` still need for known tokens, where the gate leaves them alone."""
+    """Blocks that `running` still need for all of theirs, where the gate leaves them alone."""
     if not config.reserve_admitted_prefills:
         return 0
     requests = [seen.requests[name] for name in running]

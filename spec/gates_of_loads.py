@@ -54,11 +54,15 @@ def has_room_to_load(
     after = seen.after
     request = after.requests[request_id]
     num_loaded = seen.live[request_id].new.num_remote_tokens // config.block_size
-    holders = [name for name in after.waiting if after.requests[name].block_ids]
-    num_reserved = sum(num_lacked(config, after.requests[n]) for n in (*running, *holders))
+    # Another invariant objects to a name that no request has.
+    named = [name for name in (*running, *after.waiting) if name in after.requests]
+    holders = [after.requests[n] for n in named if n in running or after.requests[n].block_ids]
+    num_reserved = sum(num_lacked(config, each) for each in holders)
     num_blocks = num_loaded + num_reserved + cdiv(num_beside(config), config.block_size)
     if config.scheduler_reserve_full_isl:
-        num_whole = cdiv(min(request.num_tokens, config.max_model_len), config.block_size)
+        num_tokens = request.num_tokens
+        num_tokens += config.num_lookahead_tokens * config.reserve_admitted_prefills
+        num_whole = cdiv(min(num_tokens, config.max_model_len), config.block_size)
         num_blocks = max(num_blocks, num_whole + num_reserved * config.reserve_admitted_prefills)
     num_blocks += config.num_watermark_blocks if running else 0
     return num_blocks <= after.num_free_blocks

@@ -181,7 +181,10 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = _flag(True)
     """Whether blocks for the whole sequence must be free at admission, not just for a chunk."""
     reserve_admitted_prefills: bool = _flag(False)
-    """Dialect (ours): that gate leaves alone what admitted, unfinished prompts still need."""
+    """Dialect (ours): that gate leaves alone what admitted, unfinished prompts still need.
+
+    That includes the slots that are written ahead of them (`num_lookahead_tokens`).
+    """
     num_watermark_blocks: int = field(
         default=0, validator=at_least(0, "0 switches the watermark off")
     )

@@ -376,7 +376,7 @@ class ReferenceScheduler(RemoteKV):
         """
         num_tokens = self._num_tokens_to_hold(request, num_tokens)
         if self.config.scheduler_reserve_full_isl:
-            num_tokens = max(num_tokens, request.num_tokens)
+            num_tokens = max(num_tokens, self._num_tokens_of_sequence(request))
         num_blocks = self._num_blocks_to_take(
             request, min(num_tokens, self.config.max_model_len), hit
         )
@@ -392,15 +392,25 @@ class ReferenceScheduler(RemoteKV):
         num_blocks = self._num_blocks_to_take(request, end, hit)
         num_blocks += num_blocks_of_prefills(self.config, self.requests)
         if self.config.scheduler_reserve_full_isl:
-            num_tokens = min(request.num_tokens, self.config.max_model_len)
+            num_tokens = self._num_tokens_of_sequence(request)
             num_whole_blocks = self._num_blocks_to_take(request, num_tokens, hit)
             num_blocks = max(num_blocks, num_whole_blocks + self._num_reserved_blocks())
         if len(self.running) > 0:
             num_blocks += self.config.num_watermark_blocks
         return num_blocks <= self.block_pool.num_free_blocks
 
+    def _num_tokens_of_sequence(self, request: Request) -> int:
+        """All known tokens; where the gate reserves, those written ahead of them, too.
+
+        Each chunk of a prompt is written ahead of, so without them the last one might not fit.
+        """
+        num_tokens = request.num_tokens
+        if self.config.reserve_admitted_prefills:
+            num_tokens += self.config.num_lookahead_tokens
+        return min(num_tokens, self.config.max_model_len)
+
     def _num_reserved_blocks(self) -> int:
-        """Free blocks that running requests still need for known tokens (reserve-aware gate)."""
+        """Free blocks that running requests still need for all of theirs (reserve-aware gate)."""
         self.num_reserved_blocks = 0
         if self.config.reserve_admitted_prefills:
             for request in self.running:
@@ -408,7 +418,7 @@ class ReferenceScheduler(RemoteKV):
         return self.num_reserved_blocks
 
     def _reserve(self, request: Request) -> None:
-        num_tokens = min(request.num_tokens, self.config.max_model_len)
+        num_tokens = self._num_tokens_of_sequence(request)
         self.num_reserved_blocks += self._num_blocks_to_take(request, num_tokens, NO_HIT)
 
     def _admit(

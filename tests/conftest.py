@@ -1,8 +1,9 @@
-"""What every test shares: Hypothesis profiles, and `--no-skip`."""
+"""What every test shares: Hypothesis profiles, `--no-skip`, and that Ctrl-C is heard."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -25,6 +26,11 @@ settings.register_profile(
     "deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=2000
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# A job in the background is born to ignore Ctrl-C, and would pass that on to the commands that are
+# interrupted here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

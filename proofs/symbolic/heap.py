@@ -108,7 +108,7 @@ class View:
     num_tokens_with_spec: Any = Request.num_tokens_with_spec
     append_output_token: Any = Request.append_output_token
     set_drafts: Any = Request.set_drafts
-    _begin_counting: Any = Request._begin_counting
+    _begin_counting: Any = Request._begin_counting  # noqa: SLF001  (it takes its place)
 
     def __init__(self, memory: Memory, key: Any, opaque: dict[str, Any]) -> None:
         vars(self).update(memory=memory, key=key, opaque=opaque)

@@ -316,9 +316,7 @@ def is_cached(scheduler: Any, request: Any) -> Any:
 
 
 def _invariant_of_state(scheduler: Any) -> Iterator[Claim]:
-    totals = make_totals(
-        scheduler, symbolic_len(scheduler.running), scheduler.total("num_blocks")
-    )
+    totals = make_totals(scheduler, symbolic_len(scheduler.running), scheduler.total("num_blocks"))
     for each in clauses_of("config"):
         yield _claim(each, "state", scheduler)
     for each in clauses_of("totals"):

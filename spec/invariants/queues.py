@@ -83,7 +83,7 @@ def queues_keep_their_order(config: SchedulerConfig, seen: Transition) -> Iterat
 
     Victims go to the head of waiting, arrivals and who has ended a turn to its tail (with
     priorities: all to their rank), and whoever is admitted to the tail of running. Who waits and
-    holds KV stands before the others.
+    holds KV has a queue of its own.
     """
     before, after = seen.before, seen.after
     preempted, admitted = seen.preempted, seen.admitted
@@ -99,8 +99,16 @@ def queues_keep_their_order(config: SchedulerConfig, seen: Transition) -> Iterat
     if config.policy == "priority":
         waiting.sort(key=lambda name: rank(seen.live_after, name))
     orders = possible_orders(seen, waiting)
-    if after.waiting not in orders:
+    # Which of the two queues is the first is for another rule to say.
+    if holders_first(seen, after.waiting) not in [holders_first(seen, order) for order in orders]:
         yield f"waiting is {after.waiting}, expected {orders[-1]}"
+
+
+def holders_first(seen: Transition, waiting: list[str]) -> list[str]:
+    """The queue of those who hold KV, then the others, each in its order."""
+    requests = seen.after.requests
+    holders = [name for name in waiting if name in requests and requests[name].block_ids]
+    return holders + [name for name in waiting if name not in holders]
 
 
 def possible_orders(seen: Transition, waiting: list[str]) -> list[list[str]]:
@@ -139,16 +147,17 @@ def nobody_is_preempted_for_nothing(config: SchedulerConfig, seen: Transition) -
 
     The last victim of a step asked itself, or whoever preempted it took more blocks than were free
     before. With priorities others may take blocks after it, so less can be said. And where blocks
-    are kept back while a step in flight writes them, nobody is preempted for those.
+    are kept back while a step in flight writes them, nobody is preempted for those; but whoever
+    asks may be left without another victim, so no more is said.
     """
+    written = [step.output.num_scheduled_tokens for step in seen.in_flight]
+    is_kept_back = config.defer_block_free and any(written)
     for name in seen.preempted:
-        if config.defer_block_free and any(
-            name in step.output.num_scheduled_tokens for step in seen.in_flight
-        ):
+        if is_kept_back and any(name in scheduled for scheduled in written):
             yield f"{name} is preempted, however a step in flight writes its blocks: none is free"
     victim = seen.preempted[-1] if seen.preempted else ""
     before = seen.before.requests.get(victim)
-    if before is None:
+    if before is None or is_kept_back:
         return
     num_drafts = before.num_draft_tokens
     num_known = before.num_tokens + (before.num_output_placeholders or 0)

@@ -85,8 +85,8 @@ def a_chunk_is_for_one_request(config: SchedulerConfig, seen: Transition) -> Ite
     """
     assert isinstance(seen.action, StreamingChunk), "`on` says so"
     name, update = seen.action.request_id, seen.action.update
-    for other, before in seen.before.requests.items():
-        if other != name and seen.after.requests.get(other) != before:
+    for other, known in seen.before.requests.items():
+        if other != name and seen.after.requests.get(other) != known:
             yield f"{other} changed, however the chunk is for {name}"
     before, after = seen.before.requests.get(name), seen.after.requests.get(name)
     if before is None:

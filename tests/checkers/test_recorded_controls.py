@@ -30,6 +30,7 @@ NEW = {
     "output.new_block_ids_to_zero[]",
     "outputs[].client_index",
 }
+"""Places that only runs of newer calls have."""
 LOADS = {
     "observation.retained[].block_ids[]",
     "observation.retained[].num_steps",
@@ -38,19 +39,20 @@ LOADS = {
     "output.kv_loads.*.end",
     "output.kv_loads.*.start",
 }
-PLACES = {
-    "deep-controls": NEW,
-    "deep-everything": NEW,
-    "deep-remote-kv": NEW | LOADS,
-    "deep-remote-kv-drafts": LOADS | {"observation.deferred_loads.*"},
-}
-"""By setting: places that only runs of newer calls have."""
+"""Those of loads, and of blocks that are kept back."""
+WALKS = [
+    ("deep-controls", 0, NEW),
+    ("deep-everything", 0, NEW),
+    ("deep-remote-kv", 0, LOADS),
+    ("deep-remote-kv-drafts", 7, NEW | {"observation.deferred_loads.*"}),
+]
+"""Settings and seeds, and which of those places their walks have."""
 
 
-def record(name, length=150):
+def record(name, seed=0, length=150):
     """A walk of our engine in a setting."""
     setting = load_settings()[name]
-    lines = record_walk(setting, FastScheduler(setting.scheduler), 0, length)
+    lines = record_walk(setting, FastScheduler(setting.scheduler), seed, length)
     return [json.loads(line) for line in lines], setting.dialect
 
 
@@ -85,10 +87,10 @@ def sample_places(documents):
     return drawn
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_any_changed_value_is_rejected_at_its_line(name):
+@pytest.mark.parametrize(("name", "seed", "expected"), WALKS, ids=[walk[0] for walk in WALKS])
+def test_any_changed_value_is_rejected_at_its_line(name, seed, expected):
     """Whatever value of an answer is changed, in any kind of event, that very event is rejected."""
-    documents, dialect = record(name)
+    documents, dialect = record(name, seed)
     fork, rng, unnoticed = Fork(documents, dialect), random.Random(name), []
     drawn = sample_places(documents)
     for line, event in enumerate(documents[1:], 2):
@@ -100,7 +102,7 @@ def test_any_changed_value_is_rejected_at_its_line(name):
         fork.take(line, event)
     assert [] == unnoticed
     kinds = {kind_of(place) for places in drawn.values() for place in places}
-    assert set() == PLACES[name] - kinds
+    assert set() == expected - kinds
 
 
 def test_changed_drafts_are_rejected_at_their_line():
@@ -139,8 +141,8 @@ def test_an_end_of_no_load_is_refused():
     documents, dialect = record("deep-remote-kv")
     line = next(n for n, event in enumerate(documents, 1) if event.get("num_valid_tokens"))
     end, refusals = documents[line - 1], []
-    load = next(e for e in documents if end["request_id"] in e.get("output", {}).get("kv_loads", {}))
-    load = load["output"]["kv_loads"][end["request_id"]]
+    loads = [event["output"].get("kv_loads", {}) for event in documents if "output" in event]
+    load = next(each[end["request_id"]] for each in loads if end["request_id"] in each)
     wrong = [{**end, "num_valid_tokens": load["end"] + n} for n in (-1, 1, 2)]
     for events in ([end, end], *[[other] for other in wrong]):
         recording = reread([*documents[: line - 1], *events], dialect)
@@ -161,3 +163,13 @@ def test_a_store_holds_no_more_than_the_prompt():
     arrival["num_remote_tokens"] = num_tokens + 1
     with pytest.raises(HarnessError, match=f"num_remote_tokens={num_tokens + 1} of"):
         validate(reread(documents, dialect))
+
+
+def test_a_load_that_never_began_is_told_in_words():
+    """A step that says nothing of a load is rejected, beside the load that was due."""
+    documents, dialect = record("deep-remote-kv")
+    event = next(event for event in documents if event.get("output", {}).get("kv_loads"))
+    ((name, load),) = event["output"].pop("kv_loads").items()
+    rejection = validate(reread(documents, dialect)).rejection
+    assert f"; loads tokens {load['start']} to {load['end']} of {name}" in rejection.expected
+    assert "loads" not in rejection.answer

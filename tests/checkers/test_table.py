@@ -14,6 +14,7 @@ from spec.actions import (
     AddRequest,
     FinishRequests,
     GrammarReady,
+    KVReceived,
     ResetPrefixCache,
     Schedule,
     SetPauseState,
@@ -163,3 +164,15 @@ def test_any_step_has_a_row():
     """Documents without answers, as a damaged engine leaves them, are shown as well."""
     steps = [StepDocument(action=Schedule()), StepDocument(action=UpdateFromOutput({}))]
     assert 2 == len(list(table_of(steps, 3)))
+
+
+def test_a_load_is_told_where_it_begins_and_where_it_ends():
+    """A step that computes nothing may begin a load, whose end is a row of its own."""
+    new = attrs.evolve(B, prompt_token_ids=(0,) * 4, num_remote_tokens=4)
+    actions = [AddRequest(new), Schedule(), UpdateFromOutput({}), KVReceived("b", 2), Schedule()]
+    _, *rows = lines_of(actions, load_settings()["remote-kv-pauses"])
+    assert [
+        "engine step: b loads 4 tokens",
+        "finish_recving(request_id=b, num_valid_tokens=2)",
+        "schedule: b 2 tokens",
+    ] == [row[1] for row in rows[1:]]

@@ -59,6 +59,12 @@ RULES = {
         ("gpu_conformance", "spec", "impl", "checkers"),
         ("attr", "attrs", "cattrs", "click", "hypothesis", "pytest", "rich", "torch"),
     ),
+    # An engine is imported when it is asked for.
+    "gpu_conformance/adapters": Rule(
+        ("gpu_conformance", "spec", "impl", "checkers"),
+        ("attr", "attrs", "torch"),
+        any_inside_functions=True,
+    ),
     "examples": Rule(("examples", "spec", "checkers"), ("attr", "attrs", "hypothesis", "pytest")),
     "benchmarks": Rule(
         ("benchmarks", "spec", "impl", "checkers"), ("attr", "attrs", "click", "rich", "torch")

@@ -20,12 +20,24 @@ STEP_FILES = (
     "spec/lifecycle.py",
     "spec/scheduler.py",
     "spec/block_pool.py",
+    "spec/deferred_frees.py",
+    "spec/padding.py",
+    "spec/remote_kv.py",
     "spec/request.py",
     "spec/request_queue.py",
     "spec/slots.py",
     "spec/stop.py",
     "spec/streaming.py",
 )
+
+NO_STEP_FILES = {
+    "spec/interface.py": "declares what is handed over, and computes nothing of it",
+    "spec/observe.py": "looks at a scheduler between two calls; a proof looks at the state itself",
+}
+"""What step code imports all the same, and why a proof never runs it on symbols."""
+
+NO_LOADS = "is for loads from a remote store; proofs leave them off"
+NO_KEPT_BLOCKS = "is for frees that are deferred; proofs leave them off"
 
 # File: function, class or method, and why a proof never runs it on symbols.
 CONCRETE = {
@@ -38,10 +50,36 @@ CONCRETE = {
     "spec/scheduler.py": {
         "ReferenceScheduler.__init__": "builds a step once, before any symbol is there",
         "ReferenceScheduler.reset_prefix_cache": "is asked between steps; proofs leave it out",
+        "ReferenceScheduler._load_next_waiting": NO_LOADS,
+        "ReferenceScheduler._has_room_to_load": NO_LOADS,
     },
     "spec/block_pool.py": {
         "BlockPool": "the pool of identities; a proof runs CountedBlockPool, which it refines",
         "make_block_pool": "builds the pool of identities",
+    },
+    "spec/deferred_frees.py": {
+        "KeptBlocks": NO_KEPT_BLOCKS,
+        "DeferredFrees.__init__": "builds the pool once, before any symbol is there",
+        "DeferredFrees._keep_back": NO_KEPT_BLOCKS,
+        "DeferredFrees._all_who_wait": NO_KEPT_BLOCKS,
+        "DeferredFrees._free_next_kept": NO_KEPT_BLOCKS,
+    },
+    "spec/padding.py": {
+        "compute_num_padding": "answers 0 at once without drafts, as in every proof",
+        "was_granted": "is asked where admissions are padded; proofs leave drafts off",
+    },
+    "spec/remote_kv.py": {
+        "DeferredLoad": NO_LOADS,
+        "RemoteKV.__init__": "builds two dictionaries once, before any symbol is there",
+        "RemoteKV.finish_recving": NO_LOADS,
+        "RemoteKV._free_abandoned": NO_LOADS,
+        "RemoteKV._is_loading": NO_LOADS,
+        "RemoteKV._begin_load": NO_LOADS,
+        "RemoteKV._tell_loads": NO_LOADS,
+        "RemoteKV._all_who_wait": NO_LOADS,
+        "RemoteKV._free_request_blocks": "does as its parent at once without loads, as in proofs",
+        "num_blocks_of_prefills": NO_LOADS,
+        "num_tokens_of_drafts": NO_LOADS,
     },
     "spec/request.py": {
         "Request.__init__": "copies what arrives; a proof then sets the counters",
@@ -119,6 +157,15 @@ BOOL_FIELDS = {f.name for f in attrs.fields(SchedulerConfig) if f.type in ("bool
 def breaches(path: str, source: str) -> list[str]:
     """Names each forbidden construct in the step code of a file."""
     return [sentence for (_, sentence) in _find(path, source)]
+
+
+def imported_files(tree: ast.Module) -> set[str]:
+    """Returns the files of `spec` that a file imports, for its types alone or not."""
+    return {
+        f"{node.module.replace('.', '/')}.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("spec.")
+    }
 
 
 def used_exceptions(path: str, source: str) -> set[tuple[str, str, str]]:

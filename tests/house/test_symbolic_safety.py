@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.house.source import ROOT
+from tests.house.source import ROOT, parse
 from tests.house.symbolic_safety import (
     CONCRETE,
+    NO_STEP_FILES,
     SAFE,
     STEP_FILES,
     breaches,
+    imported_files,
     names_of,
     step_functions,
     used_exceptions,
@@ -94,6 +96,14 @@ def test_every_function_of_the_step_is_step_code():
         "added_later",
     }
     assert expected <= names
+
+
+def test_what_step_code_imports_is_looked_at():
+    """No file lies on the path of a step unseen: a new one is step code, or says why it is not."""
+    imported = {"spec/scheduler.py"}
+    for path in STEP_FILES:
+        imported |= imported_files(parse(ROOT / path))
+    assert imported == set(STEP_FILES) | set(NO_STEP_FILES)
 
 
 def test_every_safe_place_is_needed():

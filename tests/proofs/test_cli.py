@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import attrs
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from proofs.bounded import prove_bounded
 from proofs.cli import prove
 from proofs.export import open_export
+from proofs.interrupts import kept_interrupts
 from proofs.mutants import MUTANTS, planted
 from proofs.prove import Outcome, prove_theorems
 from proofs.recheck import Recheck
@@ -261,6 +263,28 @@ def test_ctrl_c_reaches_us_in_the_middle_of_a_question():
     )
     said = "Ctrl-C came before any_number_steps_keep_the_invariant" in done.stdout
     assert (3, True) == (done.returncode, said)
+
+
+class RaisesWhenGone:
+    """As a term of z3 that is given back when Ctrl-C comes."""
+
+    def __del__(self):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_comes_again_where_it_is_swallowed():
+    """No error gets out of a `__del__`, but Ctrl-C comes again, until it gets through."""
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        swallow_and_wait()
+    assert before == sys.unraisablehook
+
+
+def swallow_and_wait():
+    """Swallows Ctrl-C, and goes on for a while."""
+    with kept_interrupts():
+        RaisesWhenGone()
+        threading.Event().wait(60)
 
 
 def test_an_interrupted_export_leaves_whole_files(tmp_path, monkeypatch):

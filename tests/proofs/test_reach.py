@@ -5,10 +5,12 @@ import pytest
 import z3
 
 import proofs.theorems  # noqa: F401  (fills the registry)
+from proofs.agreement import abort
 from proofs.bounded import prove_bounded
 from proofs.findable import FindablePool
 from proofs.mutants import MUTANTS, planted
 from proofs.reach import FailingStart, find_way
+from proofs.replay import Raised, call
 from proofs.symbolic.state import Shape
 from proofs.theorem import THEOREMS
 from spec.block_pool import NO_HIT, BlockPool
@@ -200,3 +202,15 @@ def test_what_is_taken_again_is_found_no_more():
     assert ({"r0": 0, "r1": 0}, {"r0": 4}) == (pool.num_published_tokens, pool.num_left_tokens)
     pool.allocate(second, NO_HIT, 2)
     assert ({"r0": 2}, 1) == (pool.num_left_tokens, pool.num_free_blocks)
+
+
+def test_our_engine_does_not_stand_on_a_pool_of_identities():
+    """Where our engine is compared with blocks that are published, no run is taken for found."""
+
+    def abort_differs(make):
+        return isinstance(call(abort, make()), Raised)
+
+    shape = attrs.evolve(LONE, pool="publication")
+    way = find_way(start_of(shape, HALF_WAY, abort_differs))
+    assert "undetermined" == way.kind
+    assert "our engine's blocks are counted" in way.sentence

@@ -22,6 +22,7 @@ LATER = {
     "a_turn_ends_at_its_last_token": "whoever goes on from a wrong place reads what nobody wrote",
     "who_waits_for_input_keeps_all": "whoever finds other blocks than it left reads them",
     "a_chunk_is_for_one_request": "whoever else it changed is not what its worker believes",
+    "loads_are_told": "whoever is loaded into other blocks than it holds reads what nobody wrote",
     "rejected_drafts_are_rolled_back": "whoever goes on from a wrong place loses its worker",
 }
 """Invariants whose bugs others notice, too, but not before them; and what the others notice."""

@@ -101,11 +101,6 @@ BASES = (
     a_load_before_others,
     "A holds [1, 2] and stands behind C",
 )
-@breaks(
-    "queues_keep_their_order",
-    a_load_before_others,
-    "waiting is ['C', 'A'], expected ['A', 'C']",
-)
 def _a_load_stands_behind_others(seen: Transition) -> None:
     seen.after.waiting.reverse()
 

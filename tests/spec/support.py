@@ -14,6 +14,7 @@ from spec.actions import (
     AddRequest,
     FinishRequests,
     GrammarReady,
+    KVReceived,
     ResetPrefixCache,
     Schedule,
     SetPauseState,
@@ -159,6 +160,9 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
             "enable_chunked_prefill",
             "scheduler_reserve_full_isl",
             "reserve_admitted_prefills",
+            "load_kv_async",
+            "defer_block_free",
+            "defer_async_loads",
             "reject_too_large",
             "publish_at_grant",
             "keep_unscheduled_drafts",
@@ -192,16 +196,30 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         fields["max_long_partial_prefills"] = 0
     if not fields["scheduler_reserve_full_isl"]:
         fields["reserve_admitted_prefills"] = False
+    fields["load_kv_async"] &= fields["wait_for_stale_output"]
+    if fields["load_kv_async"] and fields["async_scheduling"]:
+        fields["defer_block_free"] = True
+    fields["defer_async_loads"] &= fields["load_kv_async"] and fields["defer_block_free"]
     return SchedulerConfig(**fields)
+
+
+def without_loads(config: SchedulerConfig) -> SchedulerConfig:
+    """The same configuration, with all KV computed here."""
+    return evolve(config, load_kv_async=False, defer_async_loads=False)
 
 
 def make_environment(config: SchedulerConfig, **changes: Any) -> Environment:
     """The small environment of the walks; three steps in flight if the configuration allows any.
 
-    Where adapters are limited, each shape has another one, and the first has none.
+    Where adapters are limited, each shape has another one, and the first has none. Where KV is
+    loaded, a store holds that of two tokens of the second, and of all tokens of the third.
     """
     loras = range(len(SHAPES)) if config.max_loras else [0] * len(SHAPES)
-    shapes = tuple(evolve(shape, lora_id=n) for shape, n in zip(SHAPES, loras, strict=True))
+    stored = (0, 2, 4) if config.load_kv_async else [0] * len(SHAPES)
+    shapes = tuple(
+        evolve(shape, lora_id=lora_id, num_remote_tokens=num_remote_tokens)
+        for shape, lora_id, num_remote_tokens in zip(SHAPES, loras, stored, strict=True)
+    )
     num_drafts = 0 if config.async_scheduling else config.num_speculative_tokens
     fields: dict[str, Any] = {
         "shapes": shapes,
@@ -235,6 +253,7 @@ WEIGHTS: dict[type, int] = {
     Schedule: 8,
     UpdateFromOutput: 6,
     AddRequest: 4,
+    KVReceived: 3,
     FinishRequests: 1,
     SetPauseState: 1,
     GrammarReady: 1,

@@ -114,6 +114,21 @@ def test_smallest_value(name: str, least: int) -> None:
             {"num_draft_slots": 1},
             "set that above 0, or num_draft_slots to 0",
         ),
+        (
+            "defer_async_loads",
+            {"defer_async_loads": True, "load_kv_async": True},
+            "switch them on, or it off",
+        ),
+        (
+            "defer_async_loads",
+            {"defer_async_loads": True, "defer_block_free": True},
+            "switch them on, or it off",
+        ),
+        (
+            "load_kv_async",
+            {"load_kv_async": True, "wait_for_stale_output": False},
+            "switch both on, or the former off",
+        ),
     ],
 )
 def test_senseless_combination(name: str, fields: dict[str, Any], way_out: str) -> None:
@@ -142,6 +157,7 @@ def test_the_combinations_are_sharp() -> None:
     make_config(max_num_scheduled_tokens=16)
     make_config(enable_chunked_prefill=False, max_model_len=17)
     make_config(reserve_admitted_prefills=True)
+    make_config(load_kv_async=True, defer_block_free=True, defer_async_loads=True)
 
 
 def test_token_budget_defaults_to_the_input_budget() -> None:

@@ -19,6 +19,7 @@ from spec.registry import INVARIANTS
 from spec.scheduler import ReferenceScheduler
 from spec.transition import Outcome, Transition
 from tests.spec import (
+    easily_misjudged,
     forged_controls,
     forged_drafts,
     forged_loads,
@@ -31,6 +32,7 @@ from tests.spec.transitions import make_run, seeds, walk
 
 ALL_BASES = (
     *BASES,
+    *easily_misjudged.BASES,
     *forged_controls.BASES,
     *forged_drafts.BASES,
     *forged_loads.BASES,

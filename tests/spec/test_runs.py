@@ -28,13 +28,17 @@ from tests.spec.support import (
     make_environment,
     make_request,
     walk,
+    without_loads,
 )
 
 
 @given(configs(), choices)
 def test_decisions_need_no_identities(config: SchedulerConfig, walk_choices: list[int]) -> None:
-    """Without a prefix cache, a scheduler on the counted pool schedules the very same tokens."""
-    config = evolve(config, enable_prefix_caching=False)
+    """Without a prefix cache, a scheduler on the counted pool schedules the very same tokens.
+
+    Without loads, too, since those are of blocks that have names.
+    """
+    config = evolve(without_loads(config), enable_prefix_caching=False)
     schedulers = [
         ReferenceScheduler(config),
         ReferenceScheduler(config, CountedBlockPool(config.num_blocks)),
@@ -91,9 +95,34 @@ def test_reserve_aware_gate_does_not_reserve_outputs() -> None:
     assert ({"A": 1}, ["B"]) == (output.num_scheduled_tokens, output.preempted_req_ids)
 
 
+@pytest.mark.parametrize(("reserves", "preempted"), [(True, []), (False, ["B"])])
+def test_reserve_aware_gate_reserves_what_is_written_ahead(
+    reserves: bool, preempted: list[str]
+) -> None:
+    """Each chunk of a prompt is written ahead of, also the last; the release sets no block aside.
+
+    Two prompts of 4 tokens, a token a step, fill 8 blocks; the slots ahead of each want 4 more.
+    """
+    config = make_config(
+        block_size=1,
+        num_blocks=8,
+        max_model_len=8,
+        long_prefill_token_threshold=1,
+        num_speculative_tokens=2,
+        num_lookahead_tokens=2,
+        reserve_admitted_prefills=reserves,
+    )
+    driver = Driver(config, make_request("A", 4, max_tokens=1), make_request("B", 4, max_tokens=1))
+    seen = [name for _ in range(4) for name in driver.step().preempted_req_ids]
+    assert preempted == seen
+
+
 @given(configs(), choices)
 def test_every_run_can_end(config: SchedulerConfig, walk_choices: list[int]) -> None:
-    """Wherever a run stands, steps alone finish all requests, if the pool holds any one."""
+    """Wherever a run stands, steps alone finish all requests, if the pool holds any one.
+
+    Steps, and the ends of loads.
+    """
     config = evolve(config, num_blocks=max(config.num_blocks, config.max_model_len))
     driver = make_driver_for_walks(config)
     for _ in walk(driver, walk_choices):
@@ -103,6 +132,8 @@ def test_every_run_can_end(config: SchedulerConfig, walk_choices: list[int]) -> 
             driver.update()
         if not driver.live:
             return
+        while loads := driver.transfers():
+            driver.do(loads[-1])
         driver.schedule()
     assert {} == driver.live
 

@@ -184,6 +184,8 @@ def fingerprint(outcome: Outcome, seen: Observation) -> int:
             tuple(seen.cached_block_ids),
             tuple(seen.finished_req_ids),
             frozenset(contents.items()),
+            repr(seen.retained),
+            tuple(seen.deferred_loads.items()),
             None if output is None else repr(output),
             None if outcome.results is None else repr(outcome.results),
             outcome.is_reset,

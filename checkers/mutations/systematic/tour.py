@@ -10,12 +10,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
+import attrs
 from attrs import define, field
 
 from checkers.configs import Setting
 from checkers.explore import make_root
-from spec.actions import Action, AddRequest, FinishRequests, GrammarReady, UpdateFromOutput
-from spec.snapshot import Snapshot, SpecModel, canonical_order, freeze
+from spec.actions import (
+    Action,
+    AddRequest,
+    FinishRequests,
+    GrammarReady,
+    KVReceived,
+    StreamingChunk,
+    UpdateFromOutput,
+)
+from spec.snapshot import Snapshot, SpecModel, canonical_names, freeze
 
 Run = list[Action]
 Key = Hashable
@@ -90,7 +99,7 @@ class _Tour:
 
 def make_menu(model: SpecModel) -> dict[Key, Action]:
     """All that may happen next, by keys that are the same in all that look alike."""
-    names = {request.request_id: place for place, request in enumerate(canonical_order(model))}
+    names = {name: place for place, name in enumerate(canonical_names(model))}
     return {_make_key(action, names): action for action in model.enabled_actions()}
 
 
@@ -101,6 +110,12 @@ def _make_key(action: Action, names: dict[str, int]) -> Key:
         return ("finish_requests", names[action.request_ids[0]])
     if isinstance(action, GrammarReady):
         return ("grammar_ready", names[action.request_id])
+    if isinstance(action, KVReceived):
+        return ("finish_recving", names[action.request_id], action.num_valid_tokens)
+    if isinstance(action, StreamingChunk):
+        # Two chunks that differ in their time only are the same choice, as two arrivals are.
+        update = action.update and attrs.evolve(action.update, arrival_time=0.0)
+        return ("streaming_update", names[action.request_id], update)
     if isinstance(action, UpdateFromOutput):
         sampled = [(names[n], tuple(row)) for n, row in action.sampled_token_ids.items()]
         drafts = [(names[n], tuple(row)) for n, row in action.draft_token_ids.items()]

@@ -1,0 +1,1 @@
+"""Whole engines under test, one in a file: each adapter translates, and decides nothing."""

@@ -1,0 +1,1 @@
+"""A whole engine under test: requests in, tokens and log-probabilities out."""
