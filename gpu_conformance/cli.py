@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -96,14 +96,13 @@ def conform(
         for line in list_everything():
             click.echo(line)
         return
-
     if live:
         if backends or prompt or bugs or engine != "fast":
             raise HarnessError(
                 "--live computes with an engine's own scheduler and runner; leave out --backend, "
                 "--engine, --prompt and --bugs"
             )
-        _conform_live(live, model, device, dtypes, axes, form)
+        _conform_live(form, name=live, model=model, device=device, dtypes=dtypes, axes=axes)
 
     def checks(progress: Progress) -> Iterator[Check]:
         from gpu_conformance.bug_command import catch_bugs
@@ -123,13 +122,10 @@ def conform(
     report_checks("conform", checks, form, SCOPE)
 
 
-def _conform_live(
-    name: str, model: str, device: str, dtypes: tuple[str, ...], axes: tuple[str, ...], form: str
-) -> NoReturn:
+def _conform_live(form: str, **order: Any) -> NoReturn:
     def checks(progress: Progress) -> Iterator[Check]:
         from gpu_conformance.live.command import LiveOrder, conform_live
 
-        order = LiveOrder(name=name, model=model, device=device, dtypes=dtypes, axes=axes)
-        yield from conform_live(order, progress)
+        yield from conform_live(LiveOrder(**order), progress)
 
     report_checks("conform", checks, form, LIVE_SCOPE)

@@ -22,7 +22,6 @@ from gpu_conformance.adapters.folder import write_model
 from gpu_conformance.command import choose_axes
 from gpu_conformance.live.bench import LiveBench, LiveOutcome, LiveSubject, make_live_requests
 from gpu_conformance.live.compare import TOLERANCES
-from gpu_conformance.live.interface import LiveEngine
 from gpu_conformance.live.report import check_alone, check_live_axis, check_live_matrix
 from gpu_conformance.registry import Axis, Value
 

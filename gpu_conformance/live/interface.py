@@ -47,7 +47,7 @@ class Served:
 
 
 class LiveEngine(Protocol):
-    """An engine that plans and computes by itself; made with a model, a number type and a device."""
+    """An engine that plans and computes by itself, made of a model, a number type and a device."""
 
     block_size: int
     """Tokens of a KV block that suit it; ways are given in such blocks."""
