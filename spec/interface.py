@@ -341,6 +341,15 @@ class SchedulerConfig:
                 f"max_num_batched_tokens={self.max_num_batched_tokens}, so a request would wait "
                 "for ever; lower it, or raise the latter"
             )
+        num_tokens_of_one = min(
+            self.max_num_scheduled_tokens, self.max_num_batched_tokens - self.num_draft_slots
+        )
+        if self.pad_admitted_decodes and 0 < num_tokens_of_one <= self.num_speculative_tokens:
+            raise ConfigError(
+                f"num_speculative_tokens={self.num_speculative_tokens} with pad_admitted_decodes "
+                f"leaves no step of {num_tokens_of_one} tokens for a padded admission, so a "
+                "request would wait for ever; raise the budgets, or switch padding off"
+            )
 
 
 @frozen

@@ -71,7 +71,10 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
         **drafts,
         **_draw_dialect(rng),
     }
-    return SchedulerConfig(**{**fields, **fixed})
+    fields |= fixed
+    if fields["max_num_scheduled_tokens"] <= fields["num_speculative_tokens"]:
+        fields["pad_admitted_decodes"] = False
+    return SchedulerConfig(**fields)
 
 
 def _draw_dialect(rng: Random) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def all_drafts_are_right() -> tuple[SchedulerConfig, Transition]:
 @shows("drafts_are_cut")
 def a_budget_cuts_drafts() -> tuple[SchedulerConfig, Transition]:
     """The budget leaves room for one of two drafts."""
-    config, story = make_story(2, max_num_batched_tokens=2)
+    config, story = make_story(2, max_num_batched_tokens=2, pad_admitted_decodes=False)
     return config, story.schedule()
 
 

@@ -196,6 +196,10 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         fields["max_long_partial_prefills"] = 0
     if not fields["scheduler_reserve_full_isl"]:
         fields["reserve_admitted_prefills"] = False
+    fields["pad_admitted_decodes"] &= (
+        fields["max_num_batched_tokens"] - fields["num_draft_slots"]
+        > fields["num_speculative_tokens"]
+    )
     fields["load_kv_async"] &= fields["wait_for_stale_output"]
     if fields["load_kv_async"] and fields["async_scheduling"]:
         fields["defer_block_free"] = True

@@ -53,7 +53,7 @@ def test_a_step_verifies_the_drafts_beside_the_last_token() -> None:
 )
 def test_what_does_not_fit_is_cut_and_forgotten(changes: dict[str, Any], num_drafts: int) -> None:
     """Budgets, draft slots, the threshold and max_model_len cut drafts from the last one on."""
-    driver = make_driver(1, **changes)
+    driver = make_driver(1, pad_admitted_decodes=False, **changes)
     output = driver.schedule()
     assert [8, 9][:num_drafts] == output.scheduled_spec_decode_tokens.get("A", [])
     assert 1 + num_drafts == output.num_scheduled_tokens["A"]

@@ -150,9 +150,16 @@ def test_draft_slots_leave_room_for_a_request(fields: dict[str, Any]) -> None:
     assert "max_num_batched_tokens=16, so a request would wait for ever" in str(caught.value)
 
 
+def test_padding_leaves_room_for_a_request() -> None:
+    """An admission that is padded beyond every step would wait for ever, and that is said."""
+    with pytest.raises(ConfigError, match="leaves no step of 2 tokens for a padded admission"):
+        make_config(num_speculative_tokens=2, max_num_scheduled_tokens=2)
+
+
 def test_the_combinations_are_sharp() -> None:
     """The last values that fit together are accepted."""
-    make_config(num_speculative_tokens=1, num_draft_slots=15)
+    make_config(num_speculative_tokens=1, num_draft_slots=14)
+    make_config(num_speculative_tokens=1, num_draft_slots=15, pad_admitted_decodes=False)
     make_config(num_speculative_tokens=1, num_draft_slots=1, **{**WHOLE, "max_model_len": 16})
     make_config(max_num_scheduled_tokens=16)
     make_config(enable_chunked_prefill=False, max_model_len=17)
