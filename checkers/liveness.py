@@ -180,8 +180,8 @@ def recurring(seen: Observation, model: Model) -> Any:
     That is `num_preemptions`, the names of blocks, and who has ended since the last step.
     """
     names: dict[int, int] = {}
-    for request in seen.requests.values():
-        for block_id in request.block_ids:
+    for table in seen.block_tables:
+        for block_id in table:
             names.setdefault(block_id, len(names))
     for block_id in seen.free_block_ids:
         if block_id in seen.cached_block_ids:
@@ -200,8 +200,14 @@ def recurring(seen: Observation, model: Model) -> Any:
         (dict(step.output.num_scheduled_tokens), step.voided, step.dropped)
         for step in model.in_flight
     ]
+    kept = [
+        attrs.evolve(gone, block_ids=[names[block_id] for block_id in gone.block_ids])
+        for gone in seen.retained
+    ]
+    queues = list(seen.running), list(seen.waiting)
     # Copies: an engine may go on using what it has shown.
-    return (list(seen.running), list(seen.waiting), requests, free, contents, in_flight)
+    loads = dict(seen.deferred_loads), list(model.loads)
+    return (*queues, requests, free, contents, in_flight, kept, loads)
 
 
 # ---- running one again ---------------------------------------------------------------------------

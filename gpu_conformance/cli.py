@@ -67,6 +67,12 @@ LIVE_SCOPE = (
     help="A whole engine, in place of our runner: vllm, ours, or module:attribute. Tokens and "
     "log-probabilities are compared, which is weaker than bits.",
 )
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="With --live: how far a log-probability may be off. Default: by number type.",
+)
 @click.option("--bugs", is_flag=True, help="Plants known bugs in the runner, one after the other.")
 @click.option("--list", "is_list", is_flag=True, help="Names axes and bugs, and runs nothing.")
 @FORMAT
@@ -80,6 +86,7 @@ def conform(
     prompt: str,
     engine: str,
     live: str,
+    tolerance: float,
     bugs: bool,
     is_list: bool,
     form: str,
@@ -91,33 +98,35 @@ def conform(
     if importlib.util.find_spec("torch") is None:
         raise HarnessError("conform needs torch; pip install 'schedcheck[runner]'")
     if is_list:
-        from gpu_conformance.command import list_everything
-
-        for line in list_everything():
-            click.echo(line)
+        _list_everything()
         return
-    if live:
-        if backends or prompt or bugs or engine != "fast":
-            raise HarnessError(
-                "--live computes with an engine's own scheduler and runner; leave out --backend, "
-                "--engine, --prompt and --bugs"
-            )
-        _conform_live(form, name=live, model=model, device=device, dtypes=dtypes, axes=axes)
+    shared: dict[str, Any] = {"model": model, "device": device, "dtypes": dtypes, "axes": axes}
+    if not live:
+        if tolerance:
+            raise HarnessError("--tolerance is for --live; of a runner every bit is compared")
+        _conform(form, bugs, backends=backends, prompt=prompt, engine=engine, **shared)
+    if backends or prompt or bugs or engine != "fast":
+        raise HarnessError(
+            "--live computes with an engine's own scheduler and runner; leave out --backend, "
+            "--engine, --prompt and --bugs"
+        )
+    _conform_live(form, name=live, tolerance=tolerance, **shared)
 
+
+def _list_everything() -> None:
+    from gpu_conformance.command import list_everything
+
+    for line in list_everything():
+        click.echo(line)
+
+
+def _conform(form: str, bugs: bool, **order: Any) -> NoReturn:
     def checks(progress: Progress) -> Iterator[Check]:
         from gpu_conformance.bug_command import catch_bugs
         from gpu_conformance.command import Order, conform_all
 
-        order = Order(
-            model=model,
-            device=device,
-            backends=backends,
-            dtypes=dtypes,
-            axes=axes,
-            prompt=prompt,
-            engine=engine,
-        )
-        yield from catch_bugs(order, progress) if bugs else conform_all(order, progress)
+        made = Order(**order)
+        yield from catch_bugs(made, progress) if bugs else conform_all(made, progress)
 
     report_checks("conform", checks, form, SCOPE)
 

@@ -170,11 +170,7 @@ def choose_subjects(order: Order) -> tuple[list[tuple[str, str]], list[str]]:
 
     Raises `HarnessError` if the device is not there, or nothing fits.
     """
-    kind = order.device.partition(":")[0]
-    if kind not in DEFAULTS:
-        raise HarnessError(f"--device {order.device} is unknown; choose cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise HarnessError("--device cuda: torch finds no CUDA device here; leave it out for a CPU")
+    kind = check_device(order.device)
     named = [(backend, dtype) for backend in order.backends for dtype in _dtypes_of(backend)]
     pairs = [
         (backend, dtype)
@@ -187,6 +183,16 @@ def choose_subjects(order: Order) -> tuple[list[tuple[str, str]], list[str]]:
         return pairs, []
     pairs = [pair for pair in pairs if pair[0] != "triton"]
     return pairs, ["triton is left out: it is not installed (pip install 'schedcheck[runner]')"]
+
+
+def check_device(device: str) -> str:
+    """Returns the kind of a device. Raises `HarnessError` if it is unknown, or not there."""
+    kind = device.partition(":")[0]
+    if kind not in DEFAULTS:
+        raise HarnessError(f"--device {device} is unknown; choose cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise HarnessError("--device cuda: torch finds no CUDA device here; leave it out for a CPU")
+    return kind
 
 
 def _dtypes_of(backend: str) -> tuple[str, ...]:

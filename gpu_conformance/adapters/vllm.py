@@ -69,13 +69,18 @@ class Vllm:
             raise HarnessError("vllm is not installed; docs/conformance.md says how it can be")
         try:
             import vllm
+            from vllm.platforms import current_platform
         except ImportError as error:
             raise HarnessError(f"vllm cannot be imported: {error}") from error
+        if current_platform.device_type != device:
+            raise HarnessError(
+                f"this vllm computes on {current_platform.device_type}, not on {device}; "
+                "it chooses the device by how it was built"
+            )
         self.vllm: Any = vllm
         self.model = model
         self.dtype = dtype
-        self.device = device
-        self.block_size = BLOCK_SIZES.get(device, BLOCK_SIZES["cuda"])
+        self.block_size = BLOCK_SIZES[device]
 
     def serve(self, way: Way) -> Served:
         """Starts an engine, and calls it as often as there are groups of arrivals."""

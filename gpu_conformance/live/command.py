@@ -19,7 +19,7 @@ from checkers.errors import HarnessError
 from checkers.progress import Progress
 from checkers.report import Check
 from gpu_conformance.adapters.folder import write_model
-from gpu_conformance.command import choose_axes
+from gpu_conformance.command import check_device, choose_axes
 from gpu_conformance.live.bench import LiveBench, LiveOutcome, LiveSubject, make_live_requests
 from gpu_conformance.live.compare import TOLERANCES
 from gpu_conformance.live.report import check_alone, check_live_axis, check_live_matrix
@@ -52,15 +52,19 @@ class LiveOrder:
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    """Of log-probabilities; 0 is that of the number type."""
 
     @property
     def arguments(self) -> str:
         """What a command line needs to compute the same again."""
-        return shlex.join(["--device", self.device, "--model", self.model])
+        given = ["--device", self.device, "--model", self.model]
+        return shlex.join([*given, "--tolerance", str(self.tolerance)] if self.tolerance else given)
 
 
 def conform_live(order: LiveOrder, progress: Progress) -> Iterator[Check]:
     """Yields what was seen for each number type and axis; at the end, the matrix."""
+    check_device(order.device)
     axes = choose_live_axes(order.axes)
     make = find_adapter(order.name)
     outcomes: list[tuple[LiveSubject, LiveOutcome]] = []
@@ -76,7 +80,7 @@ def conform_live(order: LiveOrder, progress: Progress) -> Iterator[Check]:
                 dtype=dtype,
                 device=order.device,
                 engine=make(model, dtype, order.device),
-                tolerance=TOLERANCES[dtype],
+                tolerance=order.tolerance or TOLERANCES[dtype],
             )
             bench = LiveBench(subject, make_live_requests())
             yield check_alone(bench)

@@ -16,8 +16,8 @@ from gpu_conformance.live.interface import Answer
 from gpu_conformance.oracle import Tally
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-1}
-"""How far a log-probability may be off, by number type: a few dozen times what was seen of an
-engine that is right, with logits of some units."""
+"""How far a log-probability may be off, by number type. With logits of some units, ordinary torch
+was seen to be off by 2e-6 and 3e-2; a model with greater logits needs more."""
 
 
 @frozen

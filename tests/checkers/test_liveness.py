@@ -444,6 +444,21 @@ def test_a_drained_engine_has_no_loop():
     assert drain(make_rules(FAST, TINY), FAST, ()) is None
 
 
+def test_a_load_that_is_yet_to_begin_is_no_loop():
+    """Steps that compute nothing bring a load nearer that waits for one in flight."""
+    setting = SETTINGS["deferred-frees"]
+    rules, model = make_rules(FAST, setting), make_root(setting)
+    way_in = (
+        model.make_arrival(1, 0, 0),
+        Schedule(),
+        model.make_arrival(0, 1, 1),
+        FinishRequests(("r0",)),
+        Schedule(),
+        UpdateFromOutput({}),
+    )
+    assert drain(rules, FAST, way_in) is None
+
+
 @pytest.mark.parametrize(
     "loop",
     [

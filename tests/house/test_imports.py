@@ -37,6 +37,8 @@ def test_every_file_keeps_the_import_directions():
         ("proofs/a.py", "import checkers"),
         ("proofs/a.py", "from tests import conftest"),
         ("gpu_conformance/a.py", "import proofs"),
+        ("gpu_conformance/a.py", "def f():\n    import vllm"),
+        ("gpu_conformance/adapters/a.py", "import vllm"),
         ("gpu_conformance/a.py", "import tests.conftest"),
         ("examples/a.py", "from impl.scheduler import FastScheduler"),
         ("benchmarks/a.py", "import tests"),
@@ -57,6 +59,7 @@ def test_an_import_in_the_wrong_direction_is_found(path, line):
         ("checkers/a.py", "import spec\nimport rich.table"),
         ("proofs/a.py", "import z3\nfrom spec.scheduler import ReferenceScheduler"),
         ("gpu_conformance/a.py", "import torch\nimport impl.runner\nimport checkers.report"),
+        ("gpu_conformance/adapters/a.py", "def f():\n    import vllm"),
         ("tests/a.py", "import impl, proofs, z3"),
     ],
 )
