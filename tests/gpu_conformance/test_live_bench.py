@@ -116,6 +116,16 @@ def test_a_value_that_is_not_seen_at_work_is_no_success():
     assert ("undetermined", 20) == (outcome.verdict, outcome.comparison.tally.num_tokens)
 
 
+@pytest.mark.parametrize(
+    ("is_reached", "num_partial_chunks", "longest_chunk"),
+    [(True, 1, 17), (False, 0, 17), (False, 1, 18)],
+)
+def test_a_budget_shows_in_prompts_that_are_cut(is_reached, num_partial_chunks, longest_chunk):
+    """A budget is at work if it cuts a prompt, and nothing longer than it is computed at once."""
+    seen = Sights(num_partial_chunks=num_partial_chunks, longest_chunk=longest_chunk)
+    assert is_reached == AXES["max_num_batched_tokens"].is_reached(seen, 17)
+
+
 def test_whatever_an_engine_raises_is_a_finding():
     """An engine that gives up has not computed the same."""
 
