@@ -50,6 +50,16 @@ class Beside:
 
     process: BaseProcess
     connection: Connection
+    answer: Check | None = None
+
+    def has_found(self, progress: Progress) -> bool:
+        """Whether the walks have found something already; this does not wait.
+
+        Raises `HarnessError` as `result` does.
+        """
+        while self.answer is None and self.connection.poll():
+            self._hear(progress)
+        return self.answer is not None and self.answer.verdict == "violated"
 
     def result(self, progress: Progress) -> Check:
         """Waits for the walks. On Ctrl-C they end, and what was walked is reported.
@@ -64,18 +74,24 @@ class Beside:
             return self._wait(progress)
 
     def _wait(self, progress: Progress) -> Check:
-        while True:
-            try:
-                answer = self.connection.recv()
-            except (EOFError, ConnectionResetError):
-                raise HarnessError(
-                    f"what walks beside {describe_end(self.process)}, by the engine or for want of "
-                    "memory; walk with schedcheck search to see where"
-                ) from None
-            if isinstance(answer, Check):
-                return answer
-            if isinstance(answer, HarnessError):
-                raise answer
+        while self.answer is None:
+            self._hear(progress)
+        return self.answer
+
+    def _hear(self, progress: Progress) -> None:
+        """Takes the next word of the process."""
+        try:
+            answer = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise HarnessError(
+                f"what walks beside {describe_end(self.process)}, by the engine or for want of "
+                "memory; walk with schedcheck search to see where"
+            ) from None
+        if isinstance(answer, HarnessError):
+            raise answer
+        if isinstance(answer, Check):
+            self.answer = answer
+        else:
             progress.say(answer)
 
 

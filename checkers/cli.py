@@ -171,15 +171,16 @@ def verify(
         walked = [s for s in used if configs or "search" in s.used_by]
         plan = Plan(num_walks=walks, seed=seed)
         with walking_beside(Walks(engine, engine_timeout, walked, plan, out)) as beside:
-            for setting in used:
-                if "explore" in setting.used_by:
-                    yield commands.explore(load_engine("spec"), setting, Budget(), progress, out)
+            yield from commands_recordings.validate_recordings(paths, progress)
+            yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
             if not tested.is_spec:
                 for setting in used:
                     if "lead" in setting.used_by:
                         yield commands.explore(tested, setting, Budget(), progress, out)
-            yield from commands_recordings.validate_recordings(paths, progress)
-            yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
+            explored = [setting for setting in used if "explore" in setting.used_by]
+            yield from commands.explore_until(
+                lambda: beside.has_found(progress), explored, progress, out
+            )
             yield beside.result(progress)
 
     scope = "the spec is explored in small settings only, and walks are samples"

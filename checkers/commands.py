@@ -7,7 +7,7 @@ Printing is left to `checkers.report`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from checkers.configs import Setting, load_settings
@@ -49,6 +49,26 @@ def explore(
     if engine.is_spec:
         return _explore_spec(engine, setting, budget, progress, out)
     return _explore_engine(engine, setting, budget, progress, out)
+
+
+def explore_until(
+    is_over: Callable[[], bool],
+    settings: Sequence[Setting],
+    progress: Progress,
+    out: Path | None,
+) -> Iterator[Check]:
+    """Explores the spec in one setting after the other; once it is over, says which are left."""
+    for number, setting in enumerate(settings):
+        if is_over():
+            names = ", ".join(left.name for left in settings[number:])
+            yield Check(
+                title=f"explore  spec  {len(settings) - number} settings are left",
+                verdict="undetermined",
+                lines=(make_line("left", f"{names}, since the walks have found something"),),
+                facts={"left": [left.name for left in settings[number:]]},
+            )
+            return
+        yield explore(load_engine("spec"), setting, Budget(), progress, out)
 
 
 def _explore_spec(

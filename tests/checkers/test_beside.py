@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from checkers.beside import Walks, walking_beside
-from checkers.commands import walk
+from checkers.commands import explore_until, walk
 from checkers.engines import load_engine
 from checkers.errors import HarnessError
 from checkers.progress import Progress
@@ -84,3 +84,21 @@ def test_the_process_ends_with_the_block(tmp_path):
     with walking_beside(Walks("fast", 10.0, [TINY], plan, tmp_path)) as beside:
         assert beside.process.is_alive()
     assert not beside.process.is_alive()
+
+
+def test_whether_they_have_found_something_is_known_at_once(tmp_path):
+    """Asking does not wait; once they have, it is so, and the result is still there."""
+    progress = Progress(Console(file=io.StringIO()))
+    with walking_beside(Walks(name_of(LosesABlock), 10.0, [TINY], PLAN, tmp_path)) as beside:
+        assert not beside.has_found(progress)
+        assert "violated" == beside.result(progress).verdict
+        assert beside.has_found(progress)
+
+
+def test_what_is_left_to_explore_is_said(tmp_path):
+    """Once the walks have found something, the settings that are left are named, and not held."""
+    answers = iter([False, True])
+    progress = Progress(Console(file=io.StringIO()))
+    done, left = explore_until(lambda: next(answers), [TINY, TINY, TINY], progress, tmp_path)
+    assert ("holds", "undetermined") == (done.verdict, left.verdict)
+    assert [TINY.name, TINY.name] == left.facts["left"]
