@@ -123,9 +123,6 @@ TIME = click.option(
     help="Seconds after which to stop; 0 is no limit.",
 )
 SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-WALKS = click.option(
-    "--walks", type=click.IntRange(min=1), default=100, show_default=True, help="Walks per setting."
-)
 LENGTH = click.option(
     "--length",
     type=click.IntRange(min=1),
@@ -133,6 +130,16 @@ LENGTH = click.option(
     show_default=True,
     help="Actions in a walk.",
 )
+
+
+def _walks(default: int) -> Any:
+    return click.option(
+        "--walks",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help="Walks per setting.",
+    )
 
 
 @main.command()
@@ -144,7 +151,7 @@ LENGTH = click.option(
     help="Recorded runs of a real engine, files or folders: held against the spec, and the "
     "engine led along them.",
 )
-@_options(CONFIG, SEED, WALKS, ENGINE_TIME, OUT, FORMAT)
+@_options(CONFIG, SEED, _walks(50), ENGINE_TIME, OUT, FORMAT)
 def verify(
     engine: str,
     *,
@@ -233,7 +240,7 @@ def explore(
 
 @main.command()
 @click.option("--engine", default="fast", show_default=True, help="What is walked.")
-@_options(CONFIG, CHANGE, CLAIM, SEED, WALKS, LENGTH, TIME, ENGINE_TIME, OUT, FORMAT)
+@_options(CONFIG, CHANGE, CLAIM, SEED, _walks(100), LENGTH, TIME, ENGINE_TIME, OUT, FORMAT)
 def search(
     engine: str,
     *,

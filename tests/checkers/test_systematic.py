@@ -34,6 +34,7 @@ from checkers.mutations.systematic.mutants import (
 )
 from checkers.mutations.systematic.patience import HangError, expecting_progress
 from checkers.mutations.systematic.tour import make_menu, take_tour
+from checkers.mutations.systematic.workers import LostWorkersError
 from checkers.progress import Progress
 from spec.model import Model
 from spec.snapshot import freeze
@@ -392,18 +393,22 @@ def test_the_end_of_the_time_is_exit_code_3():
     assert "not judged: the time budget" in done.stdout
 
 
-def test_ctrl_c_keeps_what_is_done(progress, monkeypatch):
-    """What was judged before Ctrl-C is told, and that the rest is not."""
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(KeyboardInterrupt(), "Ctrl-C"), (LostWorkersError("no mutant was finished"), "no mutant")],
+)
+def test_what_is_done_is_kept(end, told, progress, monkeypatch):
+    """What was judged before Ctrl-C, or before the processes were lost, is told, and the rest."""
 
     def judge_some(bench, mutants, num_workers, deadline):
         yield mutants[0], KILLED
-        raise KeyboardInterrupt
+        raise end
 
     monkeypatch.setattr(command, "judge_all", judge_some)
     choice = Choice(side="engine", files=("impl/slots.py", "impl/stop.py"), num_sampled=8)
     *files, sums = mutate_all(choice, SMALL[:1], 2, 0.0, progress)
     assert ["undetermined"] * 2 == [check.verdict for check in files]
-    assert all("not judged: Ctrl-C" in check.lines[0] for check in files)
+    assert all(f"not judged: {told}" in check.lines[0] for check in files)
     assert {"killed": 1} == sums.facts["outcomes"]
 
 

@@ -21,7 +21,7 @@ from checkers.mutations.systematic.courses import Courses
 from checkers.mutations.systematic.judge import Bench, Fate, find_recordings
 from checkers.mutations.systematic.mutants import FILES, Mutant, find_mutants
 from checkers.mutations.systematic.noted import NOT_RUN, NOTED, find_reason
-from checkers.mutations.systematic.workers import judge_all
+from checkers.mutations.systematic.workers import LostWorkersError, judge_all
 from checkers.progress import Progress
 from checkers.report import Check
 from checkers.run import Verdict
@@ -87,6 +87,8 @@ def mutate_all(
         ended_by = "the time budget"
     except KeyboardInterrupt:
         ended_by = "Ctrl-C"
+    except LostWorkersError as error:
+        ended_by = str(error)
     for of_file in judged.values():
         if not of_file.is_complete:
             yield describe_file(of_file, ended_by)

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 
 from attrs import define
 
-from checkers.errors import HarnessError
 from checkers.mutations.systematic.judge import Bench, Fate
 from checkers.mutations.systematic.mutants import Mutant
 
@@ -26,6 +25,10 @@ LIMIT_S = 600.0
 """Wall-clock time in which no process finishes a mutant: none of them is left."""
 MEMORY_MIB = 4096
 """Of address space, for each process."""
+
+
+class LostWorkersError(Exception):
+    """The processes judge nothing any more. The message says so, and what helps."""
 
 
 @define
@@ -42,7 +45,10 @@ _INHERITED = _Inherited()
 def judge_all(
     bench: Bench, mutants: Sequence[Mutant], num_workers: int, deadline: float
 ) -> Iterator[tuple[Mutant, Fate]]:
-    """Yields what became of each mutant, as it comes, until the deadline on the monotonic clock."""
+    """Yields what became of each mutant, as it comes, until the deadline on the monotonic clock.
+
+    Raises `LostWorkersError` if nothing comes any more.
+    """
     _INHERITED.bench, _INHERITED.mutants = bench, mutants
     gc.collect()
     gc.freeze()  # Else every process would copy all that it goes through.
@@ -70,7 +76,7 @@ def _wait(
     except multiprocessing.TimeoutError:
         if left <= LIMIT_S:
             return None
-        raise HarnessError(
+        raise LostWorkersError(
             f"no mutant was finished within {LIMIT_S:g} s, so a process must have ended; "
             "give it more memory, or name fewer settings"
         ) from None
