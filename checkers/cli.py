@@ -463,6 +463,8 @@ def mutate(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         sys.exit(0)
 
+    check_mutate(by, systematic, files or configs or sample or seed or time_budget)
+
     def checks(progress: Progress) -> Iterator[Check]:
         if by:
             from checkers.mutations.matrix import choose_checkers, mutate_by
@@ -483,6 +485,17 @@ def mutate(
     report_checks(
         "mutate", checks, form, "these bugs are seen; which others would escape is not known"
     )
+
+
+def check_mutate(by: str, systematic: str | None, is_narrowed: Any) -> None:
+    """Raises `HarnessError` for options that would be left unheard."""
+    if by and systematic:
+        raise HarnessError("--by is for known bugs, and --systematic for edits; leave out one")
+    if is_narrowed and not systematic:
+        raise HarnessError(
+            "--file, --sample, --config, --seed and --time-budget are of --systematic; a known bug "
+            "has a setting of its own"
+        )
 
 
 @main.command()

@@ -9,6 +9,7 @@ there is something to compute.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -97,6 +98,8 @@ def conform(
     """
     if importlib.util.find_spec("torch") is None:
         raise HarnessError("conform needs torch; pip install 'schedcheck[runner]'")
+    if not math.isfinite(tolerance):
+        raise HarnessError(f"--tolerance {tolerance} bounds nothing; name a number")
     if is_list:
         _list_everything()
         return
@@ -104,6 +107,11 @@ def conform(
     if not live:
         if tolerance:
             raise HarnessError("--tolerance is for --live; of a runner every bit is compared")
+        if bugs and (backends or axes or dtypes or prompt or engine != "fast"):
+            raise HarnessError(
+                "--bugs chooses what it computes by itself; leave out --backend, --dtype, --axis, "
+                "--engine and --prompt"
+            )
         _conform(form, bugs, backends=backends, prompt=prompt, engine=engine, **shared)
     if backends or prompt or bugs or engine != "fast":
         raise HarnessError(

@@ -137,21 +137,32 @@ def make_bench(order: Order, backend: str, dtype: str) -> Bench:
 def choose_axes(names: Sequence[str]) -> list[tuple[Axis, tuple[Value, ...]]]:
     """The axes that are named, or all, each with the values that are; () is all of them.
 
-    Raises `HarnessError` for one that is unknown.
+    Raises `HarnessError` for one that is unknown, or a value that makes no sense.
     """
     importlib.import_module("gpu_conformance.axes")
     chosen: dict[str, tuple[Value, ...]] = {} if names else dict.fromkeys(AXES, ())
     for given in names:
-        name, _, value = given.partition("=")
+        name, sign, value = given.partition("=")
         if name not in AXES:
             raise HarnessError(f"axis {name!r} is unknown; known are {', '.join(AXES)}")
-        values = (_read_value(value),) if value else ()
+        values = (_read_value(AXES[name], value),) if sign else ()
         chosen[name] = (*chosen.get(name, ()), *values)
     return [(AXES[name], values) for name, values in chosen.items()]
 
 
-def _read_value(text: str) -> Value:
-    return int(text) if text.isdecimal() else text
+def _read_value(axis: Axis, text: str) -> Value:
+    """A value as it is written: one that is listed, or a number of those that might be."""
+    value = int(text) if text.isdecimal() else text
+    listed = (axis.baseline, *axis.values)
+    is_number = isinstance(value, int) and value > 0
+    if value in listed or not text or any(isinstance(other, str) for other in axis.values):
+        is_number = bool(text)
+    if not is_number:
+        raise HarnessError(
+            f"axis {axis.name} has no value {text!r}; name a whole number above 0, or one of "
+            f"{', '.join(map(str, listed))}"
+        )
+    return value
 
 
 def choose_values(

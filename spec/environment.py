@@ -88,6 +88,7 @@ class Environment:
                 "switch both on or both off"
             )
         self._check_loads(config)
+        self._check_chunks()
         if self.max_session_tokens >= config.max_model_len:
             raise ConfigError(
                 f"max_session_tokens={self.max_session_tokens} leaves no room for an output token "
@@ -107,6 +108,21 @@ class Environment:
             raise ConfigError(
                 f"draft_token_ids={list(self.draft_token_ids)} are told to no scheduler with "
                 "async_scheduling=True; leave them out, or switch it off"
+            )
+
+    def _check_chunks(self) -> None:
+        """Turns end with one output token at least, and the last one is not kept."""
+        prompts = [len(shape.prompt_token_ids) for shape in self.shapes if shape.resumable]
+        chunks = [len(chunk.prompt_token_ids) for chunk in self.chunks]
+        if chunks and not prompts:
+            raise ConfigError(
+                "chunks are there, and no shape is resumable, so none ever follows; "
+                "make one resumable, or leave the chunks out"
+            )
+        if chunks and min(prompts) + min(chunks) > self.max_session_tokens:
+            raise ConfigError(
+                f"max_session_tokens={self.max_session_tokens} lets no chunk follow: the shortest "
+                f"prompt and chunk have {min(prompts)} + {min(chunks)} tokens; raise it"
             )
 
     def _check_loads(self, config: SchedulerConfig) -> None:

@@ -303,3 +303,19 @@ def test_the_table_is_of_the_bugs_that_are_planted():
         name: row[4] for name, row in written.items()
     }
     assert UNPLANTED == {row[0]: row[1] for row in rows if len(row) == 2 and row[0] in UNPLANTED}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--by", "search", "--systematic", "both"),
+        ("--config", "tiny"),
+        ("--sample", "5"),
+        ("one_seat_too_many", "--file", "impl/slots.py"),
+    ],
+)
+def test_no_option_goes_unheard(options):
+    """What a known bug, or an edit, makes nothing of is refused in one sentence."""
+    done = CliRunner().invoke(main, ["mutate", *options])
+    assert 2 == done.exit_code
+    assert "--systematic" in done.stderr

@@ -96,6 +96,24 @@ def test_a_report_can_be_read_by_machines():
     assert "conform  batch_size  tile float32" in [case.get("name") for case in suite]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--axis", "batch_size=abc"), "axis batch_size has no value 'abc'"),
+        (("--axis", "batch_size="), "axis batch_size has no value ''"),
+        (("--axis", "cpu_threads=0"), "axis cpu_threads has no value '0'"),
+        (("--axis", "prefill_chunk_size=-3"), "axis prefill_chunk_size has no value '-3'"),
+        (("--bugs", "--backend", "tile"), "--bugs chooses what it computes by itself"),
+        (("--live", "ours", "--tolerance", "nan"), "--tolerance nan bounds nothing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, told):
+    """Wrong usage is one sentence, and no finding."""
+    done = call(*options)
+    assert 2 == done.exit_code
+    assert told in done.output
+
+
 def test_the_list_names_axes_and_bugs():
     """Every axis has its rule, every bug what it does wrong and where it is known from."""
     text = call("--list").output

@@ -7,7 +7,13 @@ from attrs import evolve
 
 from spec.dialects import DIALECTS
 from spec.environment import Environment
-from spec.interface import ConfigError, ModelRunnerOutput, NewRequest, SchedulerConfig
+from spec.interface import (
+    ConfigError,
+    ModelRunnerOutput,
+    NewRequest,
+    SchedulerConfig,
+    StreamingUpdate,
+)
 from spec.scheduler import ReferenceScheduler
 
 OLD = SchedulerConfig(
@@ -66,3 +72,20 @@ def test_a_request_that_never_may_stop_fills_its_context_and_stays():
     assert [3, 4, 5, 6, 6, 6] == run_alone(OLD, new, 6, [])
     drafting = evolve(OLD, num_speculative_tokens=2)
     assert [3, 6, 6] == run_alone(drafting, new, 3, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("resumable", "most", "told"),
+    [(False, 5, "no shape is resumable"), (True, 3, "max_session_tokens=3 lets no chunk follow")],
+)
+def test_chunks_that_never_follow_are_refused(resumable, most, told):
+    """A menu of chunks is refused if nobody may take one, or if the shortest is too long."""
+    shape = NewRequest(request_id="", prompt_token_ids=(0, 0), max_tokens=1, resumable=resumable)
+    chunk = StreamingUpdate(prompt_token_ids=(1, 1), max_tokens=1)
+    config = evolve(OLD, wait_for_stale_output=True)
+    asked = Environment(
+        shapes=(shape,), max_live_requests=1, chunks=(chunk,), max_session_tokens=most
+    )
+    with pytest.raises(ConfigError, match=told):
+        asked.check_fits(config)
+    evolve(asked, shapes=(evolve(shape, resumable=True),), max_session_tokens=4).check_fits(config)
