@@ -7,11 +7,8 @@ Nothing heavy is imported before a command runs, so that `schedcheck --help` ans
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,15 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from checkers.errors import HarnessError
+from checkers.reporting import make_console, report_checks
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from checkers.configs import Setting
     from checkers.progress import Progress
     from checkers.report import Check
 
-CTRL_C = "Ctrl-C"
 EPILOG = (
     "Exit codes: 0 holds, 1 finding, 2 usage or a fault of schedcheck, "
     "3 undetermined (a budget ended first)."
@@ -190,7 +185,7 @@ def verify(
     scope = "the spec is explored in small settings only, and walks are samples"
     if not recordings:
         scope += "; no recordings were given (--recordings)"
-    _report("verify", checks, form, scope)
+    report_checks("verify", checks, form, scope)
 
 
 @main.command()
@@ -232,7 +227,7 @@ def explore(
             budget = Budget(seconds=time_budget, states=max_states, states_only=states_only)
             yield commands.explore(tested, setting, budget, progress, out)
 
-    _report("explore", checks, form, "complete for these settings only")
+    report_checks("explore", checks, form, "complete for these settings only")
 
 
 @main.command()
@@ -263,7 +258,9 @@ def search(
         settings = _settings(configs, "search", changes, claims)
         yield commands.walk(load_engine(engine, engine_timeout), settings, plan, progress, out)
 
-    _report("search", checks, form, "walks are samples: they show presence of faults, not absence")
+    report_checks(
+        "search", checks, form, "walks are samples: they show presence of faults, not absence"
+    )
 
 
 @main.command()
@@ -283,7 +280,7 @@ def lockstep(
         paths = commands_recordings.find_recordings(runs)
         yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
 
-    _report("lockstep", checks, form, "for these runs only")
+    report_checks("lockstep", checks, form, "for these runs only")
 
 
 @main.command()
@@ -308,7 +305,7 @@ def validate(runs: tuple[Path, ...], exact_ids: bool, dialect: str | None, form:
             exact_ids=exact_ids,
         )
 
-    _report("validate", checks, form, "for these runs only")
+    report_checks("validate", checks, form, "for these runs only")
 
 
 @main.command()
@@ -401,7 +398,7 @@ def patch(
         yield from check_patch(change, job, time_budget, progress, out)
 
     scope = "both sides did the same walks, which are samples; what was not reached is not known"
-    _report("patch", checks, form, scope)
+    report_checks("patch", checks, form, scope)
 
 
 @main.command()
@@ -420,7 +417,7 @@ def mutate(names: tuple[str, ...], *, workers: int, is_list: bool, form: str) ->
     if is_list:
         from checkers.mutations.command import list_mutations
 
-        console = _console()
+        console = make_console()
         for line in list_mutations(names):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         sys.exit(0)
@@ -430,7 +427,9 @@ def mutate(names: tuple[str, ...], *, workers: int, is_list: bool, form: str) ->
 
         yield from plant(names, workers, progress)
 
-    _report("mutate", checks, form, "these bugs are seen; which others would escape is not known")
+    report_checks(
+        "mutate", checks, form, "these bugs are seen; which others would escape is not known"
+    )
 
 
 @main.command()
@@ -447,7 +446,7 @@ def replay(file: Path, engine: str | None, engine_timeout: float, form: str) -> 
         tested = None if engine is None else load_engine(engine, engine_timeout)
         yield commands.replay(file, tested)
 
-    _report("replay", checks, form, "for this run only")
+    report_checks("replay", checks, form, "for this run only")
 
 
 @main.command()
@@ -458,7 +457,7 @@ def show(file: Path, form: str) -> None:
     from checkers import commands
     from checkers.report import render_check
 
-    render_check(commands.show(file), form, _console())
+    render_check(commands.show(file), form, make_console())
 
 
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -472,6 +471,16 @@ def prove(arguments: tuple[str, ...]) -> None:
     command.main(list(arguments), prog_name="schedcheck prove")
 
 
+@main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def conform(arguments: tuple[str, ...]) -> None:
+    """Shows that a model runner computes the same bits however it is scheduled (see --help)."""
+    import importlib
+
+    command = importlib.import_module("gpu_conformance.cli").conform
+    command.main(list(arguments), prog_name="schedcheck conform")
+
+
 @main.command("list")
 @click.argument(
     "what", type=click.Choice(["settings", "invariants", "witnesses", "engines", "dialects"])
@@ -480,7 +489,7 @@ def list_(what: str) -> None:
     """Lists what there is: names and what they stand for."""
     from checkers import commands
 
-    console = _console()
+    console = make_console()
     for name, text in commands.list_everything(what):
         console.print(f"{name:<36} {text}", highlight=False, markup=False, soft_wrap=True)
 
@@ -499,45 +508,3 @@ def _settings(
     else:
         settings = [s for s in load_settings().values() if command in s.used_by]
     return [change_setting(setting, changes, claims) for setting in settings]
-
-
-def _report(
-    command: str, checks: Callable[[Progress], Iterator[Check]], form: str, scope: str
-) -> NoReturn:
-    """Runs the checks one by one, prints each at once, and exits with the worst verdict."""
-    from rich.console import Console
-
-    from checkers.progress import Progress
-    from checkers.report import Reporter
-
-    reporter = Reporter(command, form, scope, _console(), time.monotonic())
-    # What an engine prints is no part of the report.
-    with Progress(Console(stderr=True)) as progress, contextlib.redirect_stdout(sys.stderr):
-        try:
-            for check in checks(progress):
-                reporter.add(check)
-                if check.facts.get("interrupted_by") == CTRL_C:
-                    reporter.stop(CTRL_C)
-                    break
-        except KeyboardInterrupt:
-            reporter.stop(CTRL_C)
-        except HarnessError as error:
-            if not reporter.checks:
-                raise
-            reporter.fault = str(error)
-            reporter.stop(reporter.fault)
-    sys.exit(reporter.finish())
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    class _Console(Console):
-        """On the stdout of now, whatever is redirected later."""
-
-        def on_broken_pipe(self) -> None:
-            """Nobody reads on, as with `| head`: that is no finding, and no success."""
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
-            sys.exit(3)
-
-    return _Console(file=sys.stdout, soft_wrap=True, emoji=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import z3
@@ -21,7 +21,8 @@ from proofs.counterexample import explain, find_small_model, wishes_of
 from proofs.invariant import instances
 from proofs.reach import FailingStart
 from proofs.replay import Raised, ReplayError, call, check_replay
-from proofs.symbolic.executor import Executor, Path, UndecidedError, make_solver
+from proofs.symbolic.executor import Executor, Path, UndecidedError
+from proofs.symbolic.patience import PatientSolver
 from proofs.symbolic.state import Shape, State, injected, make_state, values_of
 from proofs.symbolic.values import conjunction, implies, integer, term
 from proofs.theorem import (
@@ -30,14 +31,25 @@ from proofs.theorem import (
     ObligationSink,
     Part,
     Proof,
+    Say,
     Theorem,
     Verdict,
+    be_quiet,
     first_line,
     ignore,
     register,
 )
 
-Action = Callable[[State], Any]
+
+class Action(Protocol):
+    """A function that lets something happen, known by its name."""
+
+    __name__: str
+
+    def __call__(self, state: State, /) -> Any:
+        """Lets it happen; returns what it comes to."""
+
+
 Claim = tuple[str, Any]
 """What is claimed, and whether it holds: a plain or a symbolic truth."""
 
@@ -57,10 +69,6 @@ class Run:
 
 Claims = Callable[[Run], Iterator[Claim]]
 Assumption = Callable[[State], Iterator[Any]]
-
-
-def be_quiet(text: str) -> None:
-    """Says nothing about progress."""
 
 
 def nothing_more(state: State) -> Iterator[Any]:
@@ -84,7 +92,8 @@ class Scenario:
     def label(self) -> str:
         """What it is called in a table."""
         extra = "" if self.assume is nothing_more else f", {first_line(self.assume.__doc__)}"
-        return self.shape.label + extra + (" (slow)" if self.is_slow else "")
+        slow = " (slow)" if self.is_slow else ""
+        return f"{self.action.__name__} from {self.shape.label}{extra}{slow}"
 
     def precondition(self, state: State) -> list[Any]:
         """The invariant, and what the scenario assumes beside it."""
@@ -121,8 +130,8 @@ def bounded(
     """
 
     def decorate(claims: Claims) -> BoundedTheorem:
-        def prove(export: ObligationSink) -> Proof:
-            return prove_bounded([each], export=export)[0]
+        def prove(export: ObligationSink, say: Say = be_quiet) -> Proof:
+            return prove_bounded([each], export=export, say=say)[0]
 
         each = BoundedTheorem(
             name=claims.__name__,
@@ -147,7 +156,7 @@ def prove_bounded(
     *,
     with_slow: bool = False,
     export: ObligationSink = ignore,
-    say: Callable[[str], None] = be_quiet,
+    say: Say = be_quiet,
 ) -> list[Proof]:
     """Proves theorems, each scenario once for all that share it."""
     proofs = {each.name: (each, Proof(each.name)) for each in theorems}
@@ -194,9 +203,9 @@ class _Exploration:
     scenario: Scenario
     about: list[_Open]
     export: ObligationSink
-    say: Callable[[str], None]
+    say: Say
     executor: Executor = field(factory=Executor)
-    judge: z3.Solver = field(factory=make_solver)
+    judge: PatientSolver = field(factory=PatientSolver)
     """Knows the precondition; the executor's solver is on its way along a path."""
     open_paths: list[_Claimed] = field(factory=list)
     num_questions: int = 0
@@ -298,7 +307,7 @@ class _Exploration:
 
     def _close(self, path: _Claimed) -> None:
         for each, claims in path.claims:
-            each.proof.num_obligations += len(claims)
+            each.proof.num_claims += len(claims)
         parts = tuple(
             _part(each, some) for each, some in path.claims if some and each.proof.failure is None
         )

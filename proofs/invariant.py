@@ -154,7 +154,7 @@ def the_configuration_makes_sense(config: Any) -> Iterator[Fact]:
 
 
 @clause("totals")
-def seats_are_kept(config: Any, totals: Totals) -> Iterator[Fact]:
+def at_most_max_num_seqs_run(config: Any, totals: Totals) -> Iterator[Fact]:
     """At most `max_num_seqs` requests run."""
     yield totals.num_running <= config.max_num_seqs
 

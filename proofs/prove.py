@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import attrs
 from attrs import frozen
 
 import proofs.theorems  # noqa: F401  (fills the registry)
-from proofs.bounded import BoundedTheorem, be_quiet, prove_bounded
+from proofs.bounded import BoundedTheorem, prove_bounded
 from proofs.reach import Way, find_way
 from proofs.theorem import (
     THEOREMS,
@@ -23,7 +23,9 @@ from proofs.theorem import (
     ObligationSink,
     Part,
     Proof,
+    Say,
     Theorem,
+    be_quiet,
     ignore,
 )
 
@@ -80,7 +82,7 @@ class Outcome:
             "assumptions": list(theorem.assumptions),
             "expected": theorem.expected,
             "verdict": proof.verdict,
-            "obligations": proof.num_obligations,
+            "claims": proof.num_claims,
             "paths": proof.num_paths,
             "queries": proof.num_queries,
             "seconds": round(proof.seconds, 3),
@@ -125,7 +127,7 @@ def prove_theorems(
     *,
     with_slow: bool = False,
     export: ObligationSink = ignore,
-    say: Callable[[str], None] = be_quiet,
+    say: Say = be_quiet,
 ) -> Iterator[Outcome]:
     """Proves theorems: the bounded ones together, since they share paths, then each other one."""
     about = [each for each in theorems if isinstance(each, BoundedTheorem)]
@@ -136,12 +138,12 @@ def prove_theorems(
         if not isinstance(theorem, BoundedTheorem):
             say(theorem.name)
             started = time.monotonic()
-            proof = theorem.prove(partial(_hand_on, export, theorem.name))
+            proof = theorem.prove(partial(_hand_on, export, theorem.name), say)
             proof.seconds = time.monotonic() - started
             yield Outcome(theorem, proof)
 
 
-def _look_for_run(proof: Proof, say: Callable[[str], None]) -> Way | None:
+def _look_for_run(proof: Proof, say: Say) -> Way | None:
     if proof.failure is None or proof.failure.start is None:
         return None
     say(f"{proof.name}: looking for a run to the state that refutes it")

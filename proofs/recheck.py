@@ -99,13 +99,25 @@ class Recheck:
     def _file(self, question: _Question, answer: str) -> None:
         if answer == "unsat":
             self.num_confirmed += len(question.about)
-        elif len(question.about) == 1:
-            self.unconfirmed.append((question.about[0].name, answer))
         else:
             for each in question.about:
-                alone = _Question((each,), z3.Not(each.goal))
-                (own_answer,) = self._submit(each.hypotheses, [alone]).result()
-                self._file(alone, own_answer)
+                self._file_claim_by_claim(each)
+
+    def _file_claim_by_claim(self, obligation: Obligation) -> None:
+        """Asks about one obligation; what is too hard together may be easy claim by claim."""
+        questions = [_Question((obligation,), z3.Not(each)) for each in _claims_in(obligation.goal)]
+        answers = set(self._submit(obligation.hypotheses, questions).result()) - {"unsat"}
+        if answers:
+            answer = "sat" if "sat" in answers else min(answers)
+            self.unconfirmed.append((obligation.name, answer))
+        else:
+            self.num_confirmed += 1
+
+
+def _claims_in(goal: z3.BoolRef) -> list[z3.BoolRef]:
+    if not z3.is_and(goal):
+        return [goal]
+    return [claim for each in goal.children() for claim in _claims_in(each)]
 
 
 def _may_share(some: list[Obligation], other: Obligation) -> bool:

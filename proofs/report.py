@@ -26,7 +26,11 @@ HEADLINES: dict[Verdict, str] = {
     "violated": "FAILED",
     "undetermined": "UNDETERMINED",
 }
-HEADER = ("theorem", "scope", "obligations", "paths", "time", "verdict")
+HEADER = ("theorem", "scope", "states", "claims", "paths", "time", "verdict")
+CLAIMS = (
+    "a claim is one thing that a theorem says of one path, or of one point of a loop that is cut: "
+    "shown of all numbers at once; where pairs of states are explored, it is one comparison"
+)
 
 
 @frozen
@@ -53,14 +57,15 @@ class Report:
 
     def to_text(self) -> str:
         """A table, the counterexamples, and a last line that says how far the verdict reaches."""
-        rows = [HEADER, *[_row(outcome) for outcome in self.outcomes]]
+        places = self._number_states()
+        rows = [HEADER, *[_row(outcome, places) for outcome in self.outcomes]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        looked_at = [label for outcome in self.outcomes for label in outcome.proof.looked_at]
-        lines += [f"all paths from  {label}" for label in dict.fromkeys(looked_at)]
+        lines += [f"states {number:>2}  {label}" for label, number in places.items()]
+        lines.append(CLAIMS)
         for outcome in self.outcomes:
             lines += _details(outcome)
         lines += self._lines_of_recheck()
@@ -94,28 +99,48 @@ class Report:
             }
         return json.dumps(document, indent=2)
 
+    def _number_states(self) -> dict[str, int]:
+        """A number for each kind of states from which every path was taken."""
+        labels = [label for outcome in self.outcomes for label in outcome.proof.looked_at]
+        return {label: number for number, label in enumerate(dict.fromkeys(labels), 1)}
+
     def _verdicts_of_recheck(self) -> set[Verdict]:
         unconfirmed = [] if self.recheck is None else self.recheck.unconfirmed
         return {"violated" if answer == "sat" else "undetermined" for _, answer in unconfirmed}
 
     def _lines_of_recheck(self) -> Iterator[str]:
         if self.recheck is not None:
-            yield f"cvc5 confirms {self.recheck.num_confirmed} obligations, path by path"
+            yield (
+                f"cvc5 confirms {self.recheck.num_confirmed:,} obligations; one is all that is "
+                "claimed of a path"
+            )
             for name, answer in self.recheck.unconfirmed:
                 yield f"cvc5 answers {answer}, not unsat: {name}"
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
+def _row(outcome: Outcome, places: dict[str, int]) -> tuple[str, ...]:
     theorem, proof = outcome.theorem, outcome.proof
     as_expected = " (as it should be)" if outcome.verdict == "holds" else " (it should not be)"
     return (
         theorem.name,
         theorem.scope,
-        f"{proof.num_obligations:,}",
+        _describe_states(outcome, places),
+        f"{proof.num_claims:,}",
         f"{proof.num_paths:,}",
         f"{proof.seconds:.1f} s",
         proof.verdict + (as_expected if "refuted" in {proof.verdict, theorem.expected} else ""),
     )
+
+
+def _describe_states(outcome: Outcome, places: dict[str, int]) -> str:
+    """The numbers of the states that a theorem covers, neighbours as a range."""
+    if outcome.theorem.scope == "unbounded":
+        return "any number"
+    numbers = sorted(places[label] for label in outcome.proof.looked_at)
+    firsts = [number for number in numbers if number - 1 not in numbers]
+    lasts = [number for number in numbers if number + 1 not in numbers]
+    ranges = zip(firsts, lasts, strict=True)
+    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges) or "-"
 
 
 def _details(outcome: Outcome) -> Iterator[str]:

@@ -15,7 +15,16 @@ from typing import Any, Generic, Protocol, TypeVar
 import z3
 from attrs import define, field, frozen
 
-from proofs.theorem import Failure, ObligationSink, Proof, Theorem, first_line, register
+from proofs.theorem import (
+    Failure,
+    ObligationSink,
+    Proof,
+    Say,
+    Theorem,
+    be_quiet,
+    first_line,
+    register,
+)
 
 Pair = TypeVar("Pair")
 Comparison = tuple[str, object, object]
@@ -150,8 +159,8 @@ def exhaustive(
     def decorate(worlds: Callable[[], Iterator[World[Any]]]) -> Theorem:
         name = worlds.__name__
 
-        def prove(export: ObligationSink) -> Proof:
-            return prove_alike(name, worlds())
+        def prove(export: ObligationSink, say: Say = be_quiet) -> Proof:
+            return prove_alike(name, worlds(), say)
 
         return register(
             Theorem(
@@ -169,13 +178,14 @@ def exhaustive(
     return decorate
 
 
-def prove_alike(name: str, worlds: Iterator[World[Any]]) -> Proof:
+def prove_alike(name: str, worlds: Iterator[World[Any]], say: Say = be_quiet) -> Proof:
     """Explores worlds up to the first difference; a path is a pair of states, and is looked at."""
     proof = Proof(name)
     for world in worlds:
+        say(f"{name}: {world.label}")
         exploration = explore(world)
         proof.num_paths += exploration.num_states
-        proof.num_obligations += exploration.num_comparisons
+        proof.num_claims += exploration.num_comparisons
         if exploration.difference is not None:
             proof.failure = failure_of(exploration)
             break

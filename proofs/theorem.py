@@ -7,12 +7,20 @@ out. A verdict has three values; what a solver cannot decide is undetermined, ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import z3
 from attrs import define, field, frozen
 
 from proofs.reach import FailingStart
+
+Say = Callable[[str], None]
+"""Tells somebody what is being done."""
+
+
+def be_quiet(text: str) -> None:
+    """Says nothing about progress."""
+
 
 Scope = Literal["bounded", "unbounded"]
 Verdict = Literal["proved", "refuted", "undetermined"]
@@ -63,7 +71,8 @@ class Proof:
     """What came of proving a theorem; whoever proves it fills this in."""
 
     name: str
-    num_obligations: int = 0
+    num_claims: int = 0
+    """What was shown; of each path, all claims are one obligation."""
     num_paths: int = 0
     num_queries: int = 0
     seconds: float = 0.0
@@ -72,13 +81,15 @@ class Proof:
     failure: Failure | None = None
     undecided: list[str] = field(factory=list)
     """Obligations on which the solver gave up, and why."""
+    say: Say = field(default=be_quiet, eq=False, repr=False)
+    """Is told what takes long."""
 
     @property
     def verdict(self) -> Verdict:
         """Refuted by a model; undetermined if anything is open, or if nothing was obliged."""
         if self.failure is not None:
             return "refuted"
-        return "undetermined" if self.undecided or not self.num_obligations else "proved"
+        return "undetermined" if self.undecided or not self.num_claims else "proved"
 
 
 ObligationSink = Callable[[Obligation], None]
@@ -87,6 +98,13 @@ ObligationSink = Callable[[Obligation], None]
 
 def ignore(obligation: Obligation) -> None:
     """Lets an obligation go."""
+
+
+class Prove(Protocol):
+    """How a theorem is proved."""
+
+    def __call__(self, export: ObligationSink, say: Say = be_quiet) -> Proof:
+        """Proves it; hands on each obligation, and says what it is doing."""
 
 
 @frozen(kw_only=True)
@@ -100,7 +118,7 @@ class Theorem:
     assumptions: tuple[str, ...]
     bounds: str
     """Of a bounded theorem: the states that it is about, slow ones included."""
-    prove: Callable[[ObligationSink], Proof]
+    prove: Prove
     mutants: tuple[str, ...]
     """Names in `proofs.mutants.MUTANTS`; each must be refuted."""
     expected: Verdict = "proved"
@@ -134,8 +152,8 @@ def unbounded(
     def decorate(run: Callable[[Proof, ObligationSink], None]) -> Theorem:
         name = run.__name__
 
-        def prove(export: ObligationSink) -> Proof:
-            proof = Proof(name)
+        def prove(export: ObligationSink, say: Say = be_quiet) -> Proof:
+            proof = Proof(name, say=say)
             run(proof, export)
             return proof
 

@@ -1,7 +1,7 @@
-"""Which lines of code a change adds or alters, so that a run can be asked whether it reached them.
+"""Which lines of code a change adds, alters or takes away, so that runs can be asked for them.
 
-Entry point: `find_changed_files`. Where code is only taken away, the line that is next in its place
-stands for it. Comments, docstrings and blank lines are no code.
+Entry point: `find_changed_files`. What is there after the change must be reached with it, what is
+only taken away without it. Comments, docstrings and blank lines are no code.
 """
 
 from __future__ import annotations
@@ -39,10 +39,17 @@ class ChangedFile:
     """Relative to the tree."""
     lines: tuple[int, ...] = ()
     """Lines of the new text that a run has to reach."""
+    gone: dict[int, str] = field(factory=dict)
+    """Lines of the old text that a run has to reach, and what stands there: nothing has come in
+    their place."""
+    beside: tuple[int, ...] = ()
+    """Lines of the new text that run next where something is gone: who comes there may miss it."""
     is_python: bool = True
     """Whether it can be told which of its lines a run reaches."""
+    is_same_code: bool = False
+    """Whether nothing but comments, docstrings and layout differs."""
     texts: dict[int, str] = field(factory=dict)
-    """What stands on these lines."""
+    """What stands on the lines of the new text."""
 
 
 def find_changed_files(base: Path, head: Path) -> list[ChangedFile]:
@@ -71,10 +78,35 @@ def _compare(path: str, before: bytes | None, after: bytes | None) -> ChangedFil
         return ChangedFile(path)  # Whoever still needs it fails to import it.
     old = _Text((before or b"").decode(errors="replace"))
     new = _Text(after.decode(errors="replace"))
-    changed, cut = set(_find_changed_lines(old, new)), set(_find_cut_lines(old, new))
-    texts = {line: f"{new.lines[line - 1].strip()}  [code beside it is gone]" for line in cut}
+    changed = set(_find_changed_lines(old, new))
+    beside = set(_find_lines_beside(old, new)) - changed
+    texts = {line: f"{new.lines[line - 1].strip()}  [code beside it is gone]" for line in beside}
     texts |= {line: new.lines[line - 1].strip() for line in changed}
-    return ChangedFile(path, tuple(sorted(texts)), texts=texts)
+    return ChangedFile(
+        path,
+        tuple(sorted(changed)),
+        gone={line: old.lines[line - 1].strip() for line in sorted(set(_find_gone(old, new)))},
+        beside=tuple(sorted(beside)),
+        is_same_code=before is not None and _is_same_code(before, after),
+        texts=texts,
+    )
+
+
+def _is_same_code(before: bytes, after: bytes) -> bool:
+    """Whether two texts come to one syntax tree, docstrings left out."""
+    try:
+        old, new = (ast.parse(text) for text in (before, after))
+    except (SyntaxError, ValueError):
+        return False
+    return ast.dump(_WITHOUT_DOCSTRINGS.visit(old)) == ast.dump(_WITHOUT_DOCSTRINGS.visit(new))
+
+
+class _WithoutDocstrings(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if _docstring_lines(node) else node
+
+
+_WITHOUT_DOCSTRINGS = _WithoutDocstrings()
 
 
 def _find_changed_lines(old: _Text, new: _Text) -> Iterator[int]:
@@ -84,13 +116,27 @@ def _find_changed_lines(old: _Text, new: _Text) -> Iterator[int]:
                 yield from new.line_to_reach(line)
 
 
-def _find_cut_lines(old: _Text, new: _Text) -> Iterator[int]:
-    """Yields the lines that stand for code that was taken away, with none in its place."""
+def _find_gone(old: _Text, new: _Text) -> Iterator[int]:
+    """Yields the lines of code that were taken away, with none in their place."""
+    for old_start, old_end, _ in _find_cuts(old, new):
+        for line in range(old_start, old_end):
+            if line in old.significant:
+                yield from old.line_to_reach(line)
+
+
+def _find_lines_beside(old: _Text, new: _Text) -> Iterator[int]:
+    """Yields the lines that come next where code was taken away."""
+    for old_start, _, end in _find_cuts(old, new):
+        is_inside = old.function_at(old_start) is not None
+        yield from new.line_after_cut(end - 1, is_inside=is_inside)
+
+
+def _find_cuts(old: _Text, new: _Text) -> Iterator[tuple[int, int, int]]:
+    """Yields the old lines of each cut, and the new line before which it is."""
     for old_start, old_end, start, end in _find_changes(old, new):
         is_cut = new.significant.isdisjoint(range(start, end))
         if is_cut and not old.significant.isdisjoint(range(old_start, old_end)):
-            is_inside = old.function_at(old_start) is not None
-            yield from new.line_after_cut(end - 1, is_inside=is_inside)
+            yield old_start, old_end, end
 
 
 def _find_changes(old: _Text, new: _Text) -> Iterator[tuple[int, int, int, int]]:

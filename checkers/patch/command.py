@@ -15,7 +15,7 @@ from attrs import frozen
 from checkers.errors import HarnessError
 from checkers.patch.changed_lines import ChangedFile, find_changed_files
 from checkers.patch.comparison import Comparison, Found
-from checkers.patch.findings import Findings, report_nothing
+from checkers.patch.findings import Findings, report_nothing, report_same_code
 from checkers.patch.protocol import Job
 from checkers.patch.side import Side
 from checkers.patch.sources import Sources, take_diff, take_revisions
@@ -51,6 +51,9 @@ def check_patch(
         if not files:
             yield report_nothing(sources, job)
             return
+        if all(file.is_same_code for file in files):
+            yield report_same_code(sources, files, job)
+            return
         found = _compare(sources, files, job, seconds, progress)
     yield from Findings(sources, files, job, found).report(out)
 
@@ -58,6 +61,10 @@ def check_patch(
 def _compare(
     sources: Sources, files: list[ChangedFile], job: Job, seconds: float, progress: Progress
 ) -> Found:
+    wanted = {
+        sources.base: {file.path: list(file.gone) for file in files},
+        sources.head: {file.path: [*file.lines, *file.beside] for file in files},
+    }
     base, head = (
         Side(
             tree.name,
@@ -65,12 +72,11 @@ def _compare(
                 job,
                 folder=str(tree / sources.import_folder),
                 root=str(sources.root / sources.import_folder),
+                lines={str(tree / path): numbers for path, numbers in lines.items() if numbers},
             ),
         )
-        for tree in (sources.base, sources.head)
+        for tree, lines in wanted.items()
     )
-    lines = {str(sources.head / file.path): list(file.lines) for file in files if file.lines}
-    head.job = attrs.evolve(head.job, lines=lines)
     for side in (base, head):
         side.start()
     comparison = Comparison(base, head, seconds, progress.say)

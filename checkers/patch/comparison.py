@@ -92,7 +92,7 @@ class Found:
     """Why head cannot be imported."""
     difference: Difference | None = None
     missing: Lines = field(factory=dict)
-    """Changed lines that nothing reached."""
+    """Lines of both sides that nothing reached."""
     interrupted_by: str = ""
 
 
@@ -110,7 +110,7 @@ class Comparison:
         self.head = head
         self.say = say
         self.settings = head.job.settings
-        self.found = Found(missing=head.job.lines)
+        self.found = Found(missing={**base.job.lines, **head.job.lines})
         self.started = time.monotonic()
         self.seconds = seconds
         self.failing: dict[str, list[RunReport]] = {"base": [], "head": []}
@@ -159,14 +159,14 @@ class Comparison:
     def _load(self) -> None:
         self.say("importing both")
         try:
-            self.base.load()
+            self._note_missing(self.base, self.base.load())
         except SideDied as died:
             raise Refused(f"base {died.death.how} while it was imported") from None
         except Refused as refused:
             sentence = str(refused).splitlines()[0]
             raise Refused(f"base cannot be imported: {sentence}; mend it first") from None
         try:
-            self._note_missing(self.head.load())
+            self._note_missing(self.head, self.head.load())
             self.has_both = True
         except SideDied as died:
             self.found.deaths.append(died.death)
@@ -187,8 +187,8 @@ class Comparison:
                 led = unpack(answer["led"], Led)
                 if led.failing is not None:
                     self._note_failing(name, led.failing)
+                self._note_missing(self._side(name), answer["missing"])
                 if name == "head":
-                    self._note_missing(answer["missing"])
                     self.found.num_states += led.num_states
                     self.found.num_led += led.is_complete
 
@@ -212,8 +212,8 @@ class Comparison:
                 f"{len(self.failing['head'])} failed"
             )
             answers = self._both("walk", seconds, note, number=number, settings=list(self.open))
-            if "head" in answers:
-                self._note_missing(answers["head"])
+            for name, missing in answers.items():
+                self._note_missing(self._side(name), missing)
             self._note_walks(walks)
             if not any(walk.is_cut for walk in walks.values()):
                 self.found.num_rounds += 1
@@ -240,11 +240,11 @@ class Comparison:
         self.found.num_failing[side] += 1
         self.failing[side].append(run)
 
-    def _note_missing(self, missing: Lines) -> None:
-        """Keeps what no process of head has reached yet."""
-        self.found.missing = {
-            path: sorted(set(lines).intersection(self.found.missing.get(path, ())))
-            for path, lines in missing.items()
+    def _note_missing(self, side: Side, missing: Lines) -> None:
+        """Keeps what no process of a side has reached yet."""
+        self.found.missing |= {
+            path: sorted(set(missing.get(path, ())).intersection(self.found.missing[path]))
+            for path in side.job.lines
         }
 
     # ---- filing ----------------------------------------------------------------------------------
@@ -380,6 +380,9 @@ class Comparison:
     def _left(self, share: float) -> float:
         return self.started + share * self.seconds - time.monotonic()
 
+    def _side(self, name: str) -> Side:
+        return self.base if name == "base" else self.head
+
     def _attempt(self, side: str, setting: int, actions: Actions) -> Attempt:
         raw = self._one(side, "attempt", SLACK_S, setting=setting, actions=pack_actions(actions))
         attempt: Attempt = unpack(raw, Attempt)
@@ -387,7 +390,7 @@ class Comparison:
 
     def _one(self, name: str, verb: str, limit_s: float, /, **values: Any) -> Any:
         """Asks one side. Raises `_Died` if that ends it."""
-        side = self.base if name == "base" else self.head
+        side = self._side(name)
         try:
             return side.ask(verb, limit_s + self._slack(), **values)
         except SideDied as died:
@@ -435,8 +438,7 @@ class Comparison:
         except (SideDied, Refused):
             self.has_both = False
             raise _Over from None
-        if side is self.head:
-            self._note_missing(missing)
+        self._note_missing(side, missing)
         if sum(d.side == side.name for d in self.found.deaths) >= MAX_DEATHS:
             raise _Over
 

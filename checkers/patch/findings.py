@@ -1,6 +1,7 @@
 """What a comparison has found, as a report takes it: a check for each finding.
 
-Entry points: `Findings.report`, and `report_nothing` if nothing of the engine changes.
+Entry points: `Findings.report`; `report_nothing` if nothing of the engine changes, and
+`report_same_code` if none of its code does.
 """
 
 from __future__ import annotations
@@ -39,6 +40,27 @@ def report_nothing(sources: Sources, job: Job) -> Check:
         verdict="undetermined",
         lines=(f"nothing of the engine ({sources.package}) changes", *_describe_outside(sources)),
         facts={"kind": "summary", "outside": list(sources.outside)},
+    )
+
+
+def report_same_code(sources: Sources, files: list[ChangedFile], job: Job) -> Check:
+    """A change of comments and docstrings alone: no run can tell it."""
+    names = ", ".join(file.path for file in files)
+    return Check(
+        title=f"patch  {job.engine}  {sources.name}",
+        verdict="holds",
+        lines=(
+            make_line("changed", f"nothing but comments, docstrings and layout, in {names}"),
+            make_line("walks", "none: no behaviour changed, for the code is the same without them"),
+            *_describe_outside(sources),
+        ),
+        facts={
+            "kind": "summary",
+            "package": sources.package,
+            "changed_files": [file.path for file in files],
+            "outside": list(sources.outside),
+            "num_changed_lines": 0,
+        },
     )
 
 
@@ -145,10 +167,10 @@ class Findings:
         yield make_line("lockstep", beside)
 
     def _num_lines(self) -> int:
-        return sum(len(file.lines) for file in self.files)
+        return sum(len(file.lines) + len(file.gone) for file in self.files)
 
     def _num_reached(self) -> int:
-        return self._num_lines() - sum(map(len, self.found.missing.values()))
+        return self._num_lines() - sum(1 for _ in self._find_missing())
 
     # ---- what was found --------------------------------------------------------------------------
 
@@ -272,7 +294,7 @@ class Findings:
         if not rows or self.found.refused:
             return
         # A process that dies takes along what it has reached.
-        has_died = any(death.side == "head" for death in self.found.deaths)
+        has_died = bool(self.found.deaths)
         more = [f"and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else []
         yield Check(
             title=f"{'not known to be reached' if has_died else 'not reached'}  {len(rows)} of the "
@@ -282,10 +304,19 @@ class Findings:
             facts={"kind": "not reached", "lines": rows},
         )
 
-    def _describe_missing(self) -> Iterator[str]:
+    def _find_missing(self) -> Iterator[str]:
+        """Yields each line that its side has not reached: there, or gone."""
+        missing = self.found.missing
         for file in self.files:
-            for line in self.found.missing.get(str(self.sources.head / file.path), ()):
-                yield f"{file.path}:{line}  {file.texts[line]}"
+            for line in missing.get(str(self.sources.head / file.path), ()):
+                if line in file.lines:
+                    yield f"{file.path}:{line}  {file.texts[line]}"
+            for line in missing.get(str(self.sources.base / file.path), ()):
+                yield f"{file.path}:{line}  {file.gone[line]}  [gone, and base did not reach it]"
+
+    def _describe_missing(self) -> Iterator[str]:
+        yield from self._find_missing()
+        for file in self.files:
             if not file.is_python:
                 yield f"{file.path}  is no Python: whether a run needs it is not known"
 

@@ -46,11 +46,6 @@ class RequestStates:
 
         Raises `RunnerError` if the step cannot be the next one.
         """
-        for request_id in output.kv_loads:
-            raise RunnerError(
-                f"{request_id} is to load KV from a remote store, and this runner has none; "
-                "schedule without load_kv_async"
-            )
         self._forget(output.finished_req_ids)
         self._preempt(output.preempted_req_ids)
         for request_id, new in output.scheduled_new_reqs.items():

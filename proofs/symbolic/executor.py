@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 import z3
 from attrs import define, frozen
 
+from proofs.symbolic.patience import PatientSolver
 from proofs.symbolic.values import CURRENT, term
 
 State = TypeVar("State")
 Result = TypeVar("Result")
-
-LIMIT = 20_000_000
-"""What the solver may spend on one question."""
 
 
 class UndecidedError(Exception):
@@ -74,23 +72,11 @@ class _Simplified:
         self.truth: bool | None = z3.is_true(self.simple) if is_decided else None
 
 
-def make_solver() -> z3.Solver:
-    """Makes a solver for many short questions about linear integers."""
-    solver = z3.SimpleSolver()
-    # In the solver's own units, which no machine changes.
-    solver.set("rlimit", LIMIT)
-    # The older of z3's two ways to do arithmetic: twice as fast here.
-    solver.set("arith.solver", 2)
-    # Ctrl-C is Python's: z3 would answer unknown, and nobody would stop.
-    solver.set("ctrl_c", False)
-    return solver
-
-
 class Executor:
     """Explores the paths of one piece of code from one symbolic start."""
 
     def __init__(self) -> None:
-        self.solver = make_solver()
+        self.solver = PatientSolver()
         self.num_paths = 0
         self.num_queries = 0
         self._trail: list[_Decision] = []

@@ -15,8 +15,14 @@ from typing import Any
 import z3
 from attrs import define, field, frozen
 
+from proofs.symbolic.patience import ask_afresh, configure
 from proofs.symbolic.values import CURRENT, SymBool, SymInt, term
 from proofs.theorem import Obligation
+
+# Quantifiers are instantiated by their patterns only, so that answers come fast and alike.
+OPTIONS = {"auto_config": False, "mbqi": False}
+IS_INCOMPLETE = "incomplete quantifiers"
+"""Of an answer that no patience changes: every pattern has had its turn."""
 
 
 class PathDoneError(Exception):
@@ -78,6 +84,8 @@ class Prover:
     _num_names: int = 0
     _first_arrivals: dict[str, tuple[tuple[bool, ...], tuple[Any, ...]]] = field(factory=dict)
     _solver: z3.Solver = field(factory=z3.SimpleSolver)
+    _reason: str = ""
+    """Why the last answer is not known."""
 
     def prove(self, body: Callable[[], None]) -> None:
         """Runs `body` once for each path; it assumes, forks and obliges through this prover.
@@ -85,11 +93,7 @@ class Prover:
         The first goal that is not proved ends the proof.
         """
         start = time.perf_counter()
-        # Quantifiers are instantiated by their patterns only, so that answers come fast and alike.
-        self._solver.set("auto_config", False)
-        self._solver.set("mbqi", False)
-        # Ctrl-C is Python's: z3 would answer unknown, and nobody would stop.
-        self._solver.set("ctrl_c", False)
+        configure(self._solver, self.limit, OPTIONS)
         CURRENT.brancher = self
         try:
             with contextlib.suppress(_UnprovedError):
@@ -136,7 +140,7 @@ class Prover:
             if goal_term.ast.value in known:
                 # A run left it alone.
                 continue
-            answer = self._ask(z3.Not(goal_term), self.limit)
+            answer = self._ask_patiently(z3.Not(goal_term))
             obligation = Obligation(f"{self.place}: {clause}", tuple(self._facts), goal_term)
             self.discharged.append(Discharged(obligation, self.place, clause, answer))
             if answer != z3.unsat:
@@ -199,6 +203,14 @@ class Prover:
         cannot_fail = self._ask(z3.Not(condition), self.branch_limit) == z3.unsat
         return _Decision(taken=True, is_other_open=not cannot_fail)
 
+    def _ask_patiently(self, question: z3.BoolRef) -> z3.CheckSatResult:
+        """Asks, and asks once more afresh if the limit came first: what a question costs varies."""
+        answer = self._ask(question, self.limit)
+        if answer != z3.unknown or IS_INCOMPLETE in self._reason:
+            return answer
+        self.num_queries += 1
+        return ask_afresh([*self._facts, question], OPTIONS, self.limit).verdict
+
     def _ask(self, question: z3.BoolRef, limit: int) -> z3.CheckSatResult:
         self.num_queries += 1
         self._solver.add(*self._facts[self._num_told :])
@@ -207,6 +219,7 @@ class Prover:
         self._solver.push()
         self._solver.add(question)
         answer = self._solver.check()
+        self._reason = self._solver.reason_unknown() if answer == z3.unknown else ""
         self._solver.pop()
         return answer
 

@@ -12,4 +12,4 @@ from proofs.scenarios import SCHEDULE
 def max_num_seqs_is_kept(run: Run) -> Iterator[Claim]:
     """At most `max_num_seqs` requests run after a step."""
     scheduler = run.after.scheduler
-    yield "seats", len(scheduler.running) <= scheduler.config.max_num_seqs
+    yield "at most max_num_seqs run", len(scheduler.running) <= scheduler.config.max_num_seqs

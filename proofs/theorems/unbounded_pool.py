@@ -5,7 +5,7 @@ from __future__ import annotations
 import proofs.unbounded.mutants  # noqa: F401  (registers them)
 from proofs.theorem import ObligationSink, Proof, unbounded
 from proofs.unbounded.pool import prove_allocate, prove_free
-from proofs.unbounded.settle import decide, take
+from proofs.unbounded.settle import decide, say_open, take
 from proofs.unbounded.watch_pool import find_pool_breach
 
 
@@ -32,5 +32,5 @@ def any_number_blocks_are_never_used_twice(proof: Proof, export: ObligationSink)
         prover = prove()
         take(proof, export, prover)
         if prover.unproved is not None:
-            decide(proof, name, prover.unproved, find_pool_breach())
+            decide(proof, name, prover.unproved, find_pool_breach(say_open(proof, name)))
             return

@@ -21,5 +21,5 @@ from proofs.unbounded.state import ASYNCHRONOUS, SYNCHRONOUS
     assumptions=ASSUMPTIONS,
 )
 def any_number_steps_keep_the_invariant(proof: Proof, export: ObligationSink) -> None:
-    """A step keeps the invariant, both budgets and the seats, and each of its loops ends."""
+    """A step keeps the invariant, both budgets and max_num_seqs, and each of its loops ends."""
     settle(proof, export, prove_steps(SYNCHRONOUS, ASYNCHRONOUS))

@@ -61,5 +61,5 @@ def _limits_are_kept(scheduler: Any) -> dict[str, Any]:
         "the token budget is kept": total <= term(config.max_num_scheduled_tokens),
         "the input budget is kept": total <= term(config.max_num_batched_tokens),
         "what is scheduled was taken": total == term(config.max_num_scheduled_tokens) - left,
-        "seats are kept": running.hi - running.lo <= term(config.max_num_seqs),
+        "at most max_num_seqs run": running.hi - running.lo <= term(config.max_num_seqs),
     }

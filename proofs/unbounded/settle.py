@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from proofs.symbolic.prover import Discharged, Prover
-from proofs.theorem import Failure, ObligationSink, Proof
+from proofs.theorem import Failure, ObligationSink, Proof, Say
 from proofs.unbounded.invariant import Part
 from proofs.unbounded.state import DIALECTS
 from proofs.unbounded.watch import Judge, find_breach
@@ -28,15 +28,22 @@ def settle(
             # What is asked of one policy may be wrong of the other, and so with a cache.
             alike = [each for each in DIALECTS if each.kind == dialect.kind]
             others = [each for each in alike if each != dialect]
-            decide(proof, label, prover.unproved, find_breach([dialect, *others], judges))
+            failure = find_breach([dialect, *others], judges, say_open(proof, label))
+            decide(proof, label, prover.unproved, failure)
             return
+
+
+def say_open(proof: Proof, label: str) -> Say:
+    """Says that something was not proved, and what is being done about it."""
+    beginning = f"{label} is not proved; random runs are looked through for a breach"
+    return lambda run: proof.say(f"{beginning}: {run}")
 
 
 def take(proof: Proof, export: ObligationSink, prover: Prover) -> None:
     """Adds up what a prover did."""
     for each in prover.discharged:
         export(each.obligation)
-    proof.num_obligations += len(prover.discharged)
+    proof.num_claims += len(prover.discharged)
     proof.num_paths += prover.num_paths
     proof.num_queries += prover.num_queries
 

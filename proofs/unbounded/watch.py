@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 
 from proofs.invariant import StepTokens
 from proofs.symbolic.values import symbolic_len
-from proofs.theorem import Failure
+from proofs.theorem import Failure, Say, be_quiet
 from proofs.unbounded.points import (
     Point,
     advancing,
@@ -221,10 +221,13 @@ def describe(action: Action) -> str:
     return "schedule" if isinstance(action, Schedule) else "the oldest step returns"
 
 
-def find_breach(dialects: Sequence[Dialect], judges: Sequence[Judge] = ()) -> Failure | None:
+def find_breach(
+    dialects: Sequence[Dialect], judges: Sequence[Judge] = (), say: Say = be_quiet
+) -> Failure | None:
     """Looks for a run in which a point or a judge is broken; the same runs each time."""
     for dialect in dialects:
         for seed in range(NUM_RUNS):
+            say(f"{dialect.name}, run {seed + 1} of {NUM_RUNS}")
             failure = run_once(dialect, judges, seed)[1]
             if failure is not None:
                 return failure

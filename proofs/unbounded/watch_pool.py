@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import attrs
 import z3
 
-from proofs.theorem import Failure
+from proofs.theorem import Failure, Say, be_quiet
 from proofs.unbounded.state import SYNCHRONOUS
 from proofs.unbounded.watch import (
     NUM_ACTIONS,
@@ -27,9 +27,10 @@ from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 
 
-def find_pool_breach() -> Failure | None:
+def find_pool_breach(say: Say = be_quiet) -> Failure | None:
     """Looks for a run after which a block is in two places, in none, or counted wrongly."""
     for seed in range(NUM_RUNS):
+        say(f"run {seed + 1} of {NUM_RUNS}")
         failure = _run(seed)
         if failure is not None:
             return failure

@@ -125,6 +125,35 @@ def test_a_line_that_nothing_reached_is_never_ok(tmp_path):
     assert [f"toy/engine.py:{number}  return None"] == document["checks"][1]["facts"]["lines"]
 
 
+def test_a_deletion_counts_only_if_base_reached_what_is_gone(tmp_path):
+    """That the next line runs says nothing of code that never ran: the verdict is undetermined."""
+    dead = f"        if len(self.running) > 99:\n            self.waiting.items.clear()\n{SCHEDULE}"
+    document = patch_with(tmp_path, (dead, SCHEDULE), before=changed((SCHEDULE, dead)))
+    assert (3, [("not reached", None)]) == (document["exit_code"], kinds_of(document))
+    (row,) = document["checks"][1]["facts"]["lines"]
+    assert "self.waiting.items.clear()  [gone, and base did not reach it]" in row
+
+
+def test_a_deletion_that_base_reached_holds(tmp_path):
+    """Code that ran, and is not missed, may go."""
+    idle = f"        self.running = list(self.running)\n{SCHEDULE}"
+    document = patch_with(tmp_path, (idle, SCHEDULE), before=changed((SCHEDULE, idle)))
+    assert (0, []) == (document["exit_code"], kinds_of(document))
+    facts = document["checks"][0]["facts"]
+    assert (1, 1) == (facts["num_changed_lines"], facts["num_reached_lines"])
+
+
+def test_a_change_of_comments_alone_takes_no_walks(tmp_path):
+    """Where the code is the same without docstrings and comments, that is said, and it holds."""
+    document = patch_with(tmp_path, ("A scheduler to be changed.", "A scheduler."))
+    (summary,) = document["checks"]
+    assert (0, "holds") == (document["exit_code"], summary["verdict"])
+    assert (["toy/engine.py"], 0) == tuple(
+        summary["facts"][name] for name in ("changed_files", "num_changed_lines")
+    )
+    assert "no behaviour changed" in patch(tmp_path, tmp_path / "change.diff", form="text").stdout
+
+
 def test_the_same_seed_finds_the_same(tmp_path):
     """What is found is decided by the change and the seed, not by the clock or the folder."""
     names = set()

@@ -30,8 +30,8 @@ def second(text):
 '''
 
 
-def changed_lines(tmp_path, *changes, before=BEFORE):
-    """What a run has to reach after texts have been replaced: line by line, as it stands there."""
+def compare(tmp_path, *changes, before=BEFORE):
+    """The file in which texts have been replaced."""
     after = before
     for old, new in changes:
         assert 1 == after.count(old)
@@ -39,8 +39,14 @@ def changed_lines(tmp_path, *changes, before=BEFORE):
     for folder, text in (("base", before), ("head", after)):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "a.py").write_text(textwrap.dedent(text))
-    files = find_changed_files(tmp_path / "base", tmp_path / "head")
-    return [file.texts[line] for file in files for line in file.lines]
+    (file,) = find_changed_files(tmp_path / "base", tmp_path / "head")
+    return file
+
+
+def changed_lines(tmp_path, *changes):
+    """What a run has to reach after texts have been replaced: line by line, as it stands there."""
+    file = compare(tmp_path, *changes)
+    return [file.texts[line] for line in file.lines]
 
 
 GONE = "  [code beside it is gone]"
@@ -68,20 +74,58 @@ def test_a_changed_line_is_to_be_reached(tmp_path, old, new, expected):
     assert expected == changed_lines(tmp_path, (old, new))
 
 
+FIRST = BEFORE[BEFORE.index("def first") : BEFORE.index("def second")]
+SECOND = BEFORE[BEFORE.index("def second") :]
+
+
 @pytest.mark.parametrize(
-    ("old", "expected"),
+    ("old", "gone", "beside"),
     [
-        ("    total = start\n", ["for number in numbers:"]),
-        ("    return total\n", ["total += number"]),
-        ("LIMIT = 3\n", ["def first(numbers, start=0):"]),
-        ('    """Adds up."""\n', []),
-        (BEFORE[BEFORE.index("def second") :], ["return total"]),
-        (BEFORE[BEFORE.index("def first") : BEFORE.index("def second")], ["def second(text):"]),
+        ("    total = start\n", ["total = start"], ["for number in numbers:"]),
+        ("    return total\n", ["return total"], ["total += number"]),
+        ("LIMIT = 3\n", ["LIMIT = 3"], ["def first(numbers, start=0):"]),
+        ('    """Adds up."""\n', [], []),
+        (
+            SECOND,
+            ["def second(text):", "return (", "text.strip()", "and text.lower()"],
+            ["return total"],
+        ),
+        (
+            FIRST,
+            [
+                "def first(numbers, start=0):",
+                "total = start",
+                "for number in numbers:",
+                "total += number",
+                "return total",
+            ],
+            ["def second(text):"],
+        ),
     ],
 )
-def test_the_next_line_stands_for_what_is_gone(tmp_path, old, expected):
-    """Behind code that was taken away the next line must run; at a function's end, its last one."""
-    assert [f"{line}{GONE}" for line in expected] == changed_lines(tmp_path, (old, ""))
+def test_what_is_gone_is_to_be_reached_without_the_change(tmp_path, old, gone, beside):
+    """Code that was taken away is asked of base; the next line says where head may miss it."""
+    file = compare(tmp_path, (old, ""))
+    assert ((), gone) == (file.lines, list(file.gone.values()))
+    assert [f"{line}{GONE}" for line in beside] == [file.texts[line] for line in file.beside]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("Adds up.", "Adds all up.", True),
+        ('    """Adds up."""\n', "", True),
+        ("    total = start\n", "    # The sum.\n\n    total = start  # 0, mostly\n", True),
+        ("        text.strip()\n        and", "        text.strip() and", True),
+        ("LIMIT = 3", "LIMIT = 4", False),
+        ("    return total\n", "    return total\n    pass\n", False),
+        ("    return total\n", "    return total (\n", False),
+        ("text.lower()", 'text.replace("a", "b")', False),
+    ],
+)
+def test_code_is_the_same_but_for_what_nobody_runs(tmp_path, old, new, expected):
+    """Comments, docstrings and layout make no other code; every statement does."""
+    assert expected == compare(tmp_path, (old, new)).is_same_code
 
 
 def test_a_file_that_is_no_python_counts_with_all_that_changed(tmp_path):

@@ -57,7 +57,7 @@ RULES = {
     ),
     "gpu_conformance": Rule(
         ("gpu_conformance", "spec", "impl", "checkers"),
-        ("attr", "attrs", "cattrs", "click", "hypothesis", "rich", "torch"),
+        ("attr", "attrs", "cattrs", "click", "hypothesis", "pytest", "rich", "torch"),
     ),
     "examples": Rule(("examples", "spec", "checkers"), ("attr", "attrs", "hypothesis", "pytest")),
     "benchmarks": Rule(

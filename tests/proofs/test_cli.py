@@ -38,7 +38,12 @@ def test_a_proof_exits_with_0_and_says_how_far_it_reaches():
     assert 0 == result.exit_code
     row = next(line for line in result.output.splitlines() if line.startswith(NAME))
     assert ["bounded", "proved"] == [row.split()[1], row.split()[-1]]
-    assert "all paths from  1 running, 3 waiting, priority, a sensible arrival" in result.output
+    assert "1-2" == row.split()[2]
+    assert (
+        "states  2  add_request from 1 running, 3 waiting, priority, a sensible arrival"
+        in result.output
+    )
+    assert "a claim is one thing that a theorem says of one path" in result.output
     assert "bounded theorems cover the states that they name" in result.output.splitlines()[-1]
 
 
@@ -91,7 +96,7 @@ def test_json_says_the_same():
         theorem["scope"],
         theorem["verdict"],
     )
-    assert theorem["obligations"] > 0
+    assert theorem["claims"] > 0
 
 
 @pytest.mark.parametrize(
@@ -100,10 +105,22 @@ def test_json_says_the_same():
 def test_the_second_solver_must_agree(answer, verdict):
     """What cvc5 contradicts is a failure; what it cannot decide is undetermined."""
     unconfirmed = [] if answer is None else [("an obligation", answer)]
-    outcome = Outcome(THEOREMS[NAME], Proof(NAME, num_obligations=1))
+    outcome = Outcome(THEOREMS[NAME], Proof(NAME, num_claims=1))
     report = Report((outcome,), 1.0, Recheck(1, unconfirmed))
     assert verdict == report.verdict
     assert (answer is not None) == ("an obligation" in report.to_text())
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "expected"), [("abc", "1-3"), ("bde", "2 4-5"), ("", "-"), ("ace", "1 3 5")]
+)
+def test_the_table_says_which_states_each_theorem_covers(looked_at, expected):
+    """The states have numbers, and neighbours are a range; a refuted theorem covers none."""
+    others = Outcome(THEOREMS[NAME], Proof(NAME, num_claims=1, looked_at=list("abcde")))
+    outcome = Outcome(THEOREMS[NAME], Proof(NAME, num_claims=1, looked_at=list(looked_at)))
+    _, _, row, *rest = Report((others, outcome), 1.0).to_text().splitlines()
+    assert row.split("bounded")[1].strip().startswith(f"{expected}  ")
+    assert "states  4  d" in rest
 
 
 def test_nothing_asked_for_is_undetermined():

@@ -44,7 +44,7 @@ def test_reachable_states_satisfy_the_invariant(setting):
 
 DAMAGES = {
     "the_configuration_makes_sense": lambda s: setattr(s, "config", Changed(s.config)),
-    "seats_are_kept": lambda s: s.running.extend(s.running * 3),
+    "at_most_max_num_seqs_run": lambda s: s.running.extend(s.running * 3),
     "blocks_are_conserved": lambda s: setattr(s.block_pool, "num_free_blocks", -1),
     "tokens_are_in_bounds": lambda s: setattr(s.running[0], "num_output_tokens", 99),
     "computed_is_within_tokens": lambda s: setattr(s.running[0], "num_computed_tokens", 99),

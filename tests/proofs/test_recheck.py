@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
+from concurrent.futures import Future
 
 import attrs
 import pytest
@@ -43,6 +45,31 @@ def test_what_is_wrong_is_found_among_others():
             recheck(each)
     assert [("path 5", "sat"), ("goal 4", "sat"), ("goal 5", "sat")] == recheck.unconfirmed
     assert len(paths + goals) - 3 == recheck.num_confirmed
+
+
+def test_what_is_too_hard_together_is_asked_claim_by_claim(monkeypatch):
+    """If cvc5 gives up on all that is claimed of a path, each claim by itself may do."""
+    monkeypatch.setattr(Recheck, "_submit", submit_to_somebody_hasty)
+    easy = Obligation("easy", (X > 3,), z3.And(X > 2, z3.And(X > 1, X > 0)))
+    hard = Obligation("hard", (X > 4,), z3.And(X > 2, X * X > 2, X > 1))
+    wrong = Obligation("wrong", (X > 5,), z3.And(X > 2, X > 6))
+    with Recheck() as recheck:
+        for each in (easy, hard, wrong):
+            recheck(each)
+    assert (1, [("hard", "unknown (TIMEOUT)"), ("wrong", "sat")]) == (
+        recheck.num_confirmed,
+        recheck.unconfirmed,
+    )
+
+
+def submit_to_somebody_hasty(self, hypotheses, questions):
+    """A solver that gives up on conjunctions and on products."""
+    texts = [to_smt2(hypotheses, [each.formula]) for each in questions]
+    answer = Future()
+    answer.set_result(
+        ["unknown (TIMEOUT)" if re.search(r"\((and|\*)", t) else ask_cvc5(t)[0] for t in texts]
+    )
+    return answer
 
 
 def test_texts_are_shared():

@@ -123,17 +123,17 @@ def test_the_registry_refuses_what_says_nothing(changes, complaint):
 def test_nothing_proved_is_undetermined():
     """A proof without an obligation, or with an open one, is no proof."""
     nothing = Proof("some_theorem")
-    open_one = Proof("some_theorem", num_obligations=2, undecided=["one: timeout"])
+    open_one = Proof("some_theorem", num_claims=2, undecided=["one: timeout"])
     assert ["undetermined"] * 2 == [nothing.verdict, open_one.verdict]
     assert "undetermined" == Outcome(some_theorem(), open_one).verdict
 
 
 @pytest.mark.parametrize(
-    ("expected", "num_obligations", "verdict"), [("proved", 1, "holds"), ("refuted", 1, "violated")]
+    ("expected", "num_claims", "verdict"), [("proved", 1, "holds"), ("refuted", 1, "violated")]
 )
-def test_a_wrong_claim_must_not_be_proved(expected, num_obligations, verdict):
+def test_a_wrong_claim_must_not_be_proved(expected, num_claims, verdict):
     """What is expected to be refuted and is proved instead counts as a failure."""
-    proof = Proof("some_theorem", num_obligations=num_obligations)
+    proof = Proof("some_theorem", num_claims=num_claims)
     assert verdict == Outcome(some_theorem(expected=expected), proof).verdict
 
 

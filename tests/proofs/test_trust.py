@@ -105,7 +105,7 @@ def test_claims_that_stay_open_prove_nothing(monkeypatch):
     """Where the solver cannot say whether claims hold, together or alone, each of them is named."""
     monkeypatch.setattr("proofs.bounded._Exploration._ask", know_nothing)
     (proof,) = prove_bounded([THEOREMS["budgets_are_kept"].about((ASYNC,))])
-    assert ("undetermined", proof.num_obligations) == (proof.verdict, len(proof.undecided))
+    assert ("undetermined", proof.num_claims) == (proof.verdict, len(proof.undecided))
 
 
 def know_nothing(self, *facts):

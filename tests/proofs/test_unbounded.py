@@ -55,9 +55,13 @@ def test_what_the_solver_leaves_open_is_undetermined(monkeypatch):
     factors = [prover.any_integer(name).term for name in "abc"]
     a, b, c = factors
     prover.prove(lambda: prover.oblige("no cube is two cubes", a * a * a + b * b * b != c * c * c))
-    proof = Proof("example")
+    said = []
+    proof = Proof("example", say=said.append)
     settle(proof, ignore, [("example", SYNCHRONOUS, prover)])
     assert "undetermined" == proof.verdict
+    # Runs on plain integers take long, so the progress tells of each.
+    assert said[0].startswith("example is not proved; random runs are looked through")
+    assert said[1].endswith(f"{SYNCHRONOUS.name}, run 2 of 2")
     assert 1 == len(proof.undecided)
 
 

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from impl.runner.errors import RunnerError
 from impl.runner.requests import RequestStates
-from spec.interface import KVLoad, SchedulerOutput
+from spec.interface import SchedulerOutput
 from tests.impl.runner.support import go_on, join, start
 
 PROMPT = tuple(range(10))
@@ -111,10 +111,6 @@ KNOWN = start("A", PROMPT, 4, [1])
         (
             SchedulerOutput({"A": 4}, {}, {}),
             r"the diff names \[\], however scheduled are \['A'\]",
-        ),
-        (
-            SchedulerOutput(kv_loads={"A": KVLoad(0, 4, [1])}),
-            "A is to load KV from a remote store, and this runner has none; schedule without",
         ),
     ],
 )

@@ -1,0 +1,50 @@
+"""The baseline: what each request computes alone, its prompt in one step, on the same runner.
+
+Entry point: `compute_alone`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_conformance.follow import follow
+from gpu_conformance.ledger import Ledger, Part
+from gpu_conformance.runners import OpenRunner, Runner
+from gpu_conformance.subject import Subject
+from gpu_conformance.way import make_way
+from spec.interface import ModelRunnerOutput, NewRequest
+
+Tensor = torch.Tensor
+
+
+class Alone:
+    """All that a request computes. What a runner does not show is None."""
+
+    def __init__(self, request: NewRequest) -> None:
+        # Prompt and output.
+        self.token_ids = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        # [num_output_tokens, vocab_size]: the first is that of the last prompt token.
+        self.logits: Tensor | None = None
+        # [num_tokens - 1, all layers, k and v]: the last token is never computed.
+        self.kv: Tensor | None = None
+
+    def meet(self, runner: Runner) -> None:
+        """Needs nothing of it before it runs."""
+
+    def watch(self, runner: Runner, parts: list[Part], result: ModelRunnerOutput) -> None:
+        """Enters what a step has computed."""
+        for part in parts:
+            self.token_ids += result.sampled_token_ids[part.request_id]
+            if isinstance(runner, OpenRunner):
+                rows = runner.get_logits()[part.request_id]
+                self.logits = rows if self.logits is None else torch.cat([self.logits, rows])
+                self.kv = runner.read_kv(part.block_ids, part.end)
+
+
+def compute_alone(subject: Subject, request: NewRequest) -> Alone:
+    """Computes a request with nobody beside it, unchunked, on one thread of the CPU."""
+    alone = Alone(request)
+    way = make_way([request])
+    follow(way, subject, alone, Ledger(way))
+    return alone

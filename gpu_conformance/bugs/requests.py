@@ -1,0 +1,119 @@
+"""Requests whose state the runner loses track of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+
+from checkers.planting import Method
+from gpu_conformance.bugs.registry import bug
+
+
+@bug(target="impl.runner.batch:Part.samples", axis="prefill_chunk_size", value=7)
+def a_chunk_that_is_not_the_last_samples_a_token(original: Any) -> Any:
+    """A token is sampled after each chunk of a prompt."""
+    return property(lambda part: part.num_tokens > 0)
+
+
+@bug(
+    target="impl.runner.model_runner:ModelRunner._get_parts",
+    axis="preemption",
+    value=0,
+    source="nano-vllm #145",
+)
+def a_resumed_request_computes_its_last_token_only(original: Method) -> Method:
+    """A request that comes back from a preemption goes on as if its blocks still held its KV."""
+
+    def _get_parts(self: Any, output: Any) -> Any:
+        parts = original(self, output)
+        for place, part in enumerate(parts):
+            cached = output.scheduled_cached_reqs.get(part.request.request_id)
+            if cached is not None and cached.resumed and part.samples:
+                part.request.num_computed_tokens += part.num_tokens - 1
+                parts[place] = attrs.evolve(part, num_tokens=1)
+        return parts
+
+    return _get_parts
+
+
+@bug(target="impl.runner.requests:RequestStates._resume", axis="preemption", value=1)
+def a_resumed_request_keeps_its_old_blocks(original: Method) -> Method:
+    """A request that comes back from a preemption has its old blocks in its table."""
+
+    def _resume(self: Any, request: Any, cached: Any) -> None:
+        old = list(request.block_ids)
+        original(self, request, cached)
+        request.block_ids = [*old, *request.block_ids[len(old) :]][: len(request.block_ids)]
+
+    return _resume
+
+
+@bug(
+    target="impl.runner.requests:RequestStates._resume",
+    axis="preemption",
+    value=0,
+    source="vllm-ascend #11334, vLLM #28787",
+)
+def a_resumed_request_forgets_its_output(original: Method) -> Method:
+    """The tokens that a request had sampled before its preemption are computed as others."""
+
+    def _resume(self: Any, request: Any, cached: Any) -> None:
+        original(self, request, cached)
+        if len(request.token_ids) > 1:
+            request.token_ids[-1] = 0
+
+    return _resume
+
+
+@bug(
+    target="impl.runner.model_runner:ModelRunner._settle",
+    axis="async_depth",
+    value=2,
+    source="sglang-jax #1487",
+)
+def tokens_of_two_requests_are_swapped(original: Method) -> Method:
+    """What the first two requests of a step have sampled is kept for each other's next step."""
+
+    def _settle(self: Any, parts: Any, sampled: dict[str, list[int]]) -> None:
+        names = [name for name, tokens in sampled.items() if tokens]
+        swapped = dict(sampled)
+        if len(names) > 1:
+            one, other = names[:2]
+            swapped[one], swapped[other] = sampled[other], sampled[one]
+        original(self, parts, swapped)
+
+    return _settle
+
+
+@bug(target="impl.runner.model_runner:ModelRunner._sample", axis="draft_tokens", value=3)
+def a_rejected_draft_is_passed_over(original: Method) -> Method:
+    """After a draft that is wrong, the drafts behind it are verified all the same."""
+
+    def _sample(self: Any, request: Any, logits: Any) -> list[int]:
+        rows = range(len(logits))
+        if len(logits) == 1:
+            tokens: list[int] = original(self, request, logits)
+            return tokens
+        return [
+            original(
+                self,
+                attrs.evolve(request, draft_token_ids=[], position=request.position + row),
+                logits[row : row + 1],
+            )[0]
+            for row in rows
+        ]
+
+    return _sample
+
+
+@bug(target="impl.runner.sampling:_make_noise", axis="batch_order", value=2)
+def noise_comes_from_one_source_for_all(original: Method) -> Method:
+    """Whoever samples first takes the first numbers of a generator that all requests share."""
+    generator = torch.Generator().manual_seed(0)
+
+    def _make_noise(num_tokens: int, seed: int, request_id: str, position: int) -> Any:
+        return -(-torch.rand(num_tokens, generator=generator, dtype=torch.float64).log()).log()
+
+    return _make_noise

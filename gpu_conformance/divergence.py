@@ -1,0 +1,186 @@
+"""Where a run first departs from what a request computes alone, and of what kind that is.
+
+Entry point: `find_divergence`. Both are run again with a look at every row of every layer. Rows are
+ordered such that all that the first differing one was computed from is the same as alone: what
+differs there happened there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal
+
+import torch
+from attrs import frozen
+
+from gpu_conformance.bench import Bench, make_guess
+from gpu_conformance.follow import follow
+from gpu_conformance.ledger import Ledger, Part
+from gpu_conformance.subject import DTYPES
+from gpu_conformance.trace import KV_IN_SIGHT, Key, Trace
+from gpu_conformance.way import Way, make_way
+
+Tensor = torch.Tensor
+Nature = Literal["numeric", "logic"]
+
+MEANING: dict[Nature, str] = {
+    "numeric": "the same input, summed in another order",
+    "logic": "the same input, and yet other data",
+}
+MIN_TOLERANCE = 1e-4
+"""What another order of sums may change, as a share of a row's length: the rounding of its type,
+and no less than this."""
+COPIED = ("embedding", KV_IN_SIGHT)
+"""Stages without sums, so that no order of them explains a difference."""
+Place = tuple[int, int, int]
+"""Layer, stage and position: a row of a request that is alone."""
+
+
+@frozen
+class Divergence:
+    """The first row that differs."""
+
+    key: Key
+    part: Part
+    block_size: int
+    num_rows: int
+    """How many rows of that layer and stage differ."""
+    nature: Nature
+    size: str
+    """By how much the row differs."""
+    logits: str
+    """What became of the logits."""
+
+    def describe(self) -> str:
+        """In a few lines."""
+        key, part = self.key, self.part
+        index, slot = divmod(key.position, self.block_size)
+        place = f"{key.request_id}, position {key.position}, chunk {part.start} to {part.end - 1}"
+        place += f" of step {key.step}, block {part.block_ids[index]}, slot {slot}"
+        stage = f"layer {key.layer}, {key.stage_name}; {self.num_rows} rows differ there"
+        return "\n".join(
+            [
+                f"first differs  {place}",
+                f"in             {stage}",
+                f"by             {self.size}",
+                f"logits         {self.logits}",
+                f"verdict        {self.nature}: {MEANING[self.nature]}",
+            ]
+        )
+
+
+def find_divergence(bench: Bench, way: Way) -> Divergence | None:
+    """Finds the first row that differs; None if none does while somebody looks.
+
+    A run in which the runner gives up is looked at as far as it came.
+    """
+    differing = _trace(bench, way, frozenset()).find_differing()
+    if not differing:
+        return None
+    first = differing[0]
+    kept = _trace(bench, way, frozenset({first.stage_name, "logits"}))
+    row, other = kept.run.rows[first], kept.get_other(first)
+    tolerance = max(MIN_TOLERANCE, torch.finfo(DTYPES[bench.subject.dtype]).eps)
+    is_numeric = first.stage_name not in COPIED and _compare(row, other) <= tolerance
+    return Divergence(
+        key=first,
+        part=kept.run.parts[first.step, first.request_id],
+        block_size=way.config.block_size,
+        num_rows=sum((k.layer, k.stage) == (first.layer, first.stage) for k in differing),
+        nature="numeric" if is_numeric else "logic",
+        size=_describe_size(first, row, other),
+        logits=_describe_logits(kept, differing),
+    )
+
+
+# ---- both runs, seen through ---------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class _Traced:
+    """A run, and its requests alone."""
+
+    run: Trace
+    alone: dict[str, Trace]
+    places: dict[str, dict[Place, Key]]
+    """The rows of each request alone."""
+    num_same: dict[str, int]
+    """How many tokens each request has in the run that it has alone, up to the first other one."""
+
+    def find_differing(self) -> list[Key]:
+        """The rows that differ though their tokens do not, the first one first."""
+        return sorted(key for key, value in self.run.hashes.items() if self._differs(key, value))
+
+    def get_other(self, key: Key) -> Tensor:
+        """The same row, alone."""
+        place = (key.layer, key.stage, key.position)
+        return self.alone[key.request_id].rows[self.places[key.request_id][place]]
+
+    def _differs(self, key: Key, value: int) -> bool:
+        name = key.request_id
+        other = self.places[name].get((key.layer, key.stage, key.position))
+        if other is None or key.position >= self.num_same[name]:
+            return False
+        return value != self.alone[name].hashes[other]
+
+
+def _trace(bench: Bench, way: Way, keep: frozenset[str]) -> _Traced:
+    alone = {request.request_id: bench.compute_alone(request) for request in way.requests}
+    run, ledger = Trace(keep), Ledger(way)
+    # What a runner raises was told where it was compared.
+    with contextlib.suppress(Exception):
+        follow(way, bench.subject, run, ledger, make_guess(alone))
+    traces = {request.request_id: Trace(keep) for request in way.requests}
+    for request in way.requests:
+        lonely = make_way([request])
+        follow(lonely, bench.subject, traces[request.request_id], Ledger(lonely))
+    return _Traced(
+        run,
+        traces,
+        {name: _index(trace) for name, trace in traces.items()},
+        {name: _count_same(each.token_ids, ledger.token_ids[name]) for name, each in alone.items()},
+    )
+
+
+def _index(trace: Trace) -> dict[Place, Key]:
+    return {(key.layer, key.stage, key.position): key for key in trace.hashes}
+
+
+def _count_same(token_ids: list[int], others: tuple[int, ...]) -> int:
+    pairs = zip(token_ids, others, strict=False)
+    same = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+    return min(len(token_ids), len(others)) if same is None else same
+
+
+# ---- how much two rows differ --------------------------------------------------------------------
+
+
+def _compare(row: Tensor, other: Tensor) -> float:
+    """How far a row is off, as a share of its length; NaN is as far as can be."""
+    off = (row.double() - other.double()).norm() / other.double().norm()
+    return float(off.nan_to_num(nan=torch.inf))
+
+
+def _describe_size(key: Key, row: Tensor, other: Tensor) -> str:
+    if key.stage_name == KV_IN_SIGHT:
+        wrong = (row != other).nonzero().flatten().tolist()
+        return f"the KV that it reads for positions {', '.join(map(str, wrong[:8]))}" + (
+            f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        )
+    if row.isnan().any():
+        return "NaN: it has read what nobody wrote"
+    greatest = float((row.double() - other.double()).abs().max())
+    return f"up to {greatest:.1e}, {_compare(row, other):.1e} of the row's length"
+
+
+def _describe_logits(kept: _Traced, differing: list[Key]) -> str:
+    key = next((key for key in differing if key.stage_name == "logits"), None)
+    if key is None:
+        return "none differ"
+    row, other = kept.run.rows[key], kept.get_other(key)
+    greatest = other.topk(2).values
+    token, expected = int(row.argmax()), int(other.argmax())
+    fate = f"still {token}" if token == expected else f"{token} instead of {expected}"
+    gap = f"the two greatest are {float(greatest[0] - greatest[1]):.1e} apart"
+    off = "NaN" if row.isnan().any() else f"by up to {float((row - other).abs().max()):.1e}"
+    return f"of {key.request_id}, position {key.position}, {off}; {gap}, the greatest is {fate}"

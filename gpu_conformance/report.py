@@ -1,0 +1,218 @@
+"""What was compared, as checks for the one renderer of the command line.
+
+Entry points: `check_axis`, `check_accuracy`, `check_control`, `check_matrix`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from checkers.commands import make_line
+from checkers.report import Check
+from checkers.run import Verdict
+from gpu_conformance.bench import Bench, Outcome
+from gpu_conformance.divergence import find_divergence
+from gpu_conformance.oracle import Tally
+from gpu_conformance.reference import find_worst_error
+from gpu_conformance.registry import Axis
+from gpu_conformance.text import Tokenizer
+
+LEGEND = "rows compared, rows that differ, tokens that differ"
+
+
+def check_axis(bench: Bench, axis: Axis, outcomes: Sequence[Outcome], arguments: str) -> Check:
+    """What one axis came to for one subject; the first difference is looked into.
+
+    `arguments` are those of a command line that computes the same.
+    """
+    run = [outcome for outcome in outcomes if not outcome.left_out]
+    tally = sum_up(run)
+    verdict = worst(outcome.verdict for outcome in run) if run else "holds"
+    bad = [outcome for outcome in run if outcome.verdict == "violated"]
+    return Check(
+        title=f"conform  {axis.name}  {bench.subject.backend} {bench.subject.dtype}",
+        verdict=verdict,
+        lines=tuple(_lines(axis, run, outcomes, tally)),
+        facts={"axis": axis.name, **_facts(bench, tally), "values": [_fact(o) for o in outcomes]},
+        findings=tuple(_findings(run)),
+        explanation=_explain(bench, bad[0], arguments) if bad else "",
+    )
+
+
+def _lines(
+    axis: Axis, run: Sequence[Outcome], outcomes: Sequence[Outcome], tally: Tally
+) -> Iterator[str]:
+    if run:
+        values = " ".join(str(outcome.value) for outcome in run)
+        yield make_line("compared", f"{describe(tally)}; {values}")
+    elif not outcomes:
+        yield make_line("left out", "a step takes seconds here")
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.left_out:
+            reasons.setdefault(outcome.left_out, []).append(str(outcome.value))
+    for reason, values_left in reasons.items():
+        yield make_line("left out", f"{' '.join(values_left)}: {reason}")
+
+
+def _findings(run: Iterable[Outcome]) -> Iterator[str]:
+    for outcome in run:
+        if outcome.first is not None and outcome.way is not None:
+            place = outcome.first.describe(outcome.way.config.block_size)
+            yield f"{outcome.axis}={outcome.value}: {describe(outcome.tally)}; {place}"
+        elif outcome.verdict == "undetermined":
+            yield f"{outcome.axis}={outcome.value}: the value did not show, so nothing was tested"
+
+
+def _explain(bench: Bench, outcome: Outcome, arguments: str) -> str:
+    """The first difference, looked into; and how to see it again."""
+    subject = outcome.subject
+    lines = [f"error[{outcome.axis}={outcome.value}]: {subject.backend} {subject.dtype}"]
+    assert outcome.way is not None, "what differs has run"
+    assert outcome.first is not None, "what differs does so somewhere"
+    if outcome.schedule_faults:
+        lines.append(f"schedule       at fault itself: {outcome.schedule_faults[0]}")
+    if outcome.first.kind == "no answer" or bench.subject.weights is None:
+        lines.append(outcome.first.describe(outcome.way.config.block_size))
+    else:
+        found = find_divergence(bench, outcome.way)
+        lines += ["no row differs while somebody looks"] if found is None else [found.describe()]
+    command = f"schedcheck conform {arguments} --backend {subject.backend} "
+    command += "" if subject.weights is None else f"--dtype {subject.dtype} "
+    command += shlex.join(["--axis", f"{outcome.axis}={outcome.value}"])
+    return "\n".join([*lines, f"again          {command}"])
+
+
+# ---- what is not about an axis -------------------------------------------------------------------
+
+
+def check_accuracy(bench: Bench) -> Check:
+    """How far each request alone is from the same in float64: equal bits may be equally wrong."""
+    subject, error = bench.subject, find_worst_error(bench)
+    text = (
+        f"logits {error.logits:.1e}, KV {error.kv:.1e} off from float64; {error.limit:.0e} may be"
+    )
+    return Check(
+        title=f"conform  alone  {subject.backend} {subject.dtype}",
+        verdict="holds" if error.is_small else "violated",
+        lines=(make_line("accuracy", text),),
+        facts={**_facts(bench, Tally()), **attrs.asdict(error)},
+        findings=() if error.is_small else ("the baseline itself is wrong: its bits say nothing",),
+    )
+
+
+def check_text(bench: Bench, tokenizer: Tokenizer) -> Check:
+    """What the text that was given goes on with, alone; whoever has its tokens has its text."""
+    alone = bench.compute_alone(bench.requests[0])
+    text = tokenizer.decode(alone.token_ids[alone.num_prompt_tokens :])
+    return Check(
+        title=f"conform  text  {bench.subject.backend} {bench.subject.dtype}",
+        verdict="holds",
+        lines=(make_line("goes on", repr(text)),),
+        facts={**_facts(bench, Tally()), "text": text},
+    )
+
+
+def check_control(bench: Bench, outcomes: Sequence[Outcome]) -> Check:
+    """Whether ordinary torch fails, as it must: else the suite would find nothing anywhere."""
+    run = [outcome for outcome in outcomes if not outcome.left_out]
+    failed = [outcome.axis for outcome in run if outcome.verdict == "violated"]
+    tally = sum_up(run)
+    text = f"{describe(tally)}; on {len(failed)} of {len(run)} axes"
+    return Check(
+        title=f"conform  control  {bench.subject.backend} {bench.subject.dtype}",
+        verdict="holds" if failed else "violated",
+        lines=(make_line("fails", f"as expected: {text}"),) if failed else (),
+        facts={**_facts(bench, tally), "values": [_fact(outcome) for outcome in run]},
+        findings=()
+        if failed
+        else (f"expected to fail, and did not: {text}; this suite may be blind here",),
+    )
+
+
+def check_matrix(outcomes: Sequence[Outcome], left_out: Sequence[str]) -> Check:
+    """All in one table: a line per axis, a column per backend and number type."""
+    subjects = list(dict.fromkeys(outcome.subject for outcome in outcomes))
+    axes = list(dict.fromkeys(outcome.axis for outcome in outcomes))
+    rows = [("", *(f"{s.name}{' (control)' if s.is_control else ''}" for s in subjects))]
+    for axis in axes:
+        cells = [
+            _cell([o for o in outcomes if o.axis == axis and o.subject is s and not o.left_out])
+            for s in subjects
+        ]
+        rows.append((axis, *cells))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return Check(
+        title=f"conform  matrix  {LEGEND}",
+        verdict="holds",
+        lines=(*table, *left_out),
+        facts={"left_out": list(left_out), "outcomes": [_fact(outcome) for outcome in outcomes]},
+    )
+
+
+def _cell(outcomes: Sequence[Outcome]) -> str:
+    if not outcomes:
+        return "–"
+    tally = sum_up(outcomes)
+    return f"{tally.num_rows:,} {tally.num_differing_rows:,} {tally.num_differing_tokens:,}"
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+def sum_up(outcomes: Iterable[Outcome]) -> Tally:
+    """What all of them compared."""
+    total = Tally()
+    for outcome in outcomes:
+        total.add(outcome.tally)
+    return total
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """A finding outweighs what is undetermined."""
+    order: list[Verdict] = ["holds", "undetermined", "violated"]
+    return max(verdicts, key=order.index)
+
+
+def describe(tally: Tally) -> str:
+    """Rows and tokens, and how many differ."""
+    return (
+        f"{tally.num_rows:,} rows, {tally.num_differing_rows:,} differ; "
+        f"{tally.num_tokens:,} tokens, {tally.num_differing_tokens:,} differ"
+    )
+
+
+def _facts(bench: Bench, tally: Tally) -> dict[str, Any]:
+    subject = bench.subject
+    return {
+        "backend": subject.backend,
+        "dtype": subject.dtype,
+        "device": subject.device,
+        "num_rows": tally.num_rows,
+        "num_differing_rows": tally.num_differing_rows,
+        "num_tokens": tally.num_tokens,
+        "num_differing_tokens": tally.num_differing_tokens,
+    }
+
+
+def _fact(outcome: Outcome) -> dict[str, Any]:
+    tally = outcome.tally
+    return {
+        "name": outcome.name,
+        "axis": outcome.axis,
+        "value": outcome.value,
+        "subject": outcome.subject.name,
+        "verdict": "left out" if outcome.left_out else outcome.verdict,
+        "num_rows": tally.num_rows,
+        "num_differing_rows": tally.num_differing_rows,
+        "num_tokens": tally.num_tokens,
+        "num_differing_tokens": tally.num_differing_tokens,
+    }

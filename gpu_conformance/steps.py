@@ -1,0 +1,114 @@
+"""The steps of a way: planned by a real scheduler, or as they were recorded.
+
+Entry point: `steps_of`. Each step is yielded, and the runner's answer sent back; with several steps
+in flight the scheduler hears of it later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import cast
+
+import attrs
+
+from checkers.engines import load_engine
+from checkers.errors import HarnessError
+from checkers.recording import open_recording
+from gpu_conformance.way import Sights, Way
+from spec.interface import (
+    ControlledScheduler,
+    ModelRunnerOutput,
+    RequestStatus,
+    Scheduler,
+    SchedulerOutput,
+)
+
+Steps = Generator[SchedulerOutput, ModelRunnerOutput, None]
+Guess = Callable[[str, int], list[int]]
+"""Drafts for a request, by the position of its next token."""
+MAX_IDLE_STEPS = 100
+"""A scheduler that plans nothing for so long, though somebody waits, is stuck."""
+
+
+def steps_of(way: Way, guess: Guess, sights: Sights) -> Steps:
+    """Yields the steps of a way, and notes how many were in flight.
+
+    Raises `HarnessError` if its scheduler gets stuck.
+    """
+    if way.recording is not None:
+        return _recorded_steps(way)
+    return _Engine(way, guess, sights).steps()
+
+
+def _recorded_steps(way: Way) -> Steps:
+    """The steps of a recorded run, for the prompts of the way."""
+    assert way.recording is not None, "asked for a recorded run only"
+    prompts = {request.request_id: request.prompt_token_ids for request in way.requests}
+    for event in open_recording(way.recording).events:
+        if event.output is not None:
+            new_reqs = {
+                name: attrs.evolve(new, prompt_token_ids=prompts[name])
+                for name, new in event.output.scheduled_new_reqs.items()
+            }
+            yield attrs.evolve(event.output, scheduled_new_reqs=new_reqs)
+
+
+class _Engine:
+    """A scheduler, who arrives, and the steps in flight."""
+
+    def __init__(self, way: Way, guess: Guess, sights: Sights) -> None:
+        self.way = way
+        self.guess = guess
+        self.sights = sights
+        self.scheduler: Scheduler = load_engine(way.engine).make(way.config)
+        self.to_come = deque(sorted(way.arrivals, key=lambda arrival: arrival.step))
+        # Who has arrived and not ended, and how many tokens of each the client knows.
+        self.live: dict[str, int] = {}
+        self.in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+
+    def steps(self) -> Steps:
+        """Plans step by step, until everybody is served."""
+        step = num_idle = 0
+        while self.to_come or self.live or self.in_flight:
+            self._arrive_and_abort(step)
+            output = self.scheduler.schedule()
+            result = yield output
+            step += 1
+            is_idle = not output.num_scheduled_tokens
+            if not is_idle:
+                self.in_flight.append((output, result))
+                self.sights.max_in_flight = max(self.sights.max_in_flight, len(self.in_flight))
+            num_idle = num_idle + 1 if is_idle and not self.in_flight else 0
+            if num_idle > MAX_IDLE_STEPS and not self.to_come:
+                raise HarnessError(
+                    f"engine {self.way.engine!r} plans nothing in {num_idle} steps, "
+                    f"however {', '.join(self.live)} wait; give the way more blocks"
+                )
+            if self.in_flight and (is_idle or len(self.in_flight) >= self.way.max_in_flight):
+                self._settle(*self.in_flight.popleft())
+
+    def _arrive_and_abort(self, step: int) -> None:
+        while self.to_come and self.to_come[0].step <= step:
+            request = self.to_come.popleft().request
+            if self.scheduler.add_request(request) is not None:
+                raise HarnessError(f"{request.request_id} is refused; give the way more blocks")
+            self.live[request.request_id] = len(request.prompt_token_ids)
+        for at, request_id in self.way.aborts:
+            if at == step and self.live.pop(request_id, None) is not None:
+                self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
+
+    def _settle(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """Tells the scheduler what a step has sampled, and what may follow on it."""
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            for sent in outputs:
+                self.live[sent.request_id] += len(sent.new_token_ids)
+                if sent.finish_reason is not None:
+                    del self.live[sent.request_id]
+        if self.way.num_drafts > 0:
+            drafts = {
+                name: self.guess(name, self.live[name])[: self.way.num_drafts]
+                for name, tokens in result.sampled_token_ids.items()
+                if tokens and name in self.live
+            }
+            cast(ControlledScheduler, self.scheduler).update_draft_token_ids(drafts)

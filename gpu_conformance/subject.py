@@ -1,0 +1,131 @@
+"""Who is under test: a model on a backend, in a number type, on a device.
+
+Entry points: `Subject`, and `make_subject` for our own runner.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from attrs import frozen
+
+from checkers.errors import HarnessError
+from gpu_conformance.registry import NotHere
+from gpu_conformance.runners import OurRunner, Runner
+from gpu_conformance.way import Way
+from gpu_conformance.work import SAMPLING
+from impl.runner.config import ModelConfig
+from impl.runner.errors import RunnerError
+from impl.runner.graphs import use_graphs
+from impl.runner.loading import load_model
+from impl.runner.ops.backends import make_ops
+from impl.runner.weights import Weights
+
+MakeRunner = Callable[[Way, int], Runner]
+"""Takes the way that it is for, and the number of blocks."""
+OWN = "own"
+"""The number type of a foreign runner, which does not tell."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@frozen(eq=False, kw_only=True)
+class Subject:
+    """What is asked to compute the same however it is scheduled."""
+
+    backend: str
+    dtype: str
+    device: str
+    make: MakeRunner
+    """Makes a fresh runner, its KV cache empty."""
+    config: ModelConfig | None = None
+    weights: Weights | None = None
+    """What a reference in float64 computes with; None for a foreign runner."""
+    is_slow: bool = False
+    """Whether a step takes seconds, so that only a few values are tried."""
+    is_control: bool = False
+    """Whether it must fail: a suite that finds nothing here finds nothing anywhere."""
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return f"{self.backend}-{self.dtype}"
+
+
+def make_subject(
+    model: str, backend: str, dtype: str, device: str, *, poison: bool = True
+) -> Subject:
+    """Puts our runner under test, with a model by what a person types.
+
+    A backend `module:attribute` is a foreign runner, with a model of its own. Raises `HarnessError`
+    if the model or the backend cannot be had.
+    """
+    if is_foreign(backend):
+        return _make_foreign(backend, device)
+    try:
+        ops = make_ops(backend, device, DTYPES[dtype])
+        config, weights = load_model(model, device, DTYPES[dtype])
+    except (RunnerError, ImportError) as error:
+        raise HarnessError(f"{model} on {backend}, {dtype}, {device}: {error}") from error
+
+    def make(way: Way, num_blocks: int) -> OurRunner:
+        runner = OurRunner(
+            config,
+            weights,
+            ops,
+            way.config.block_size,
+            num_blocks,
+            sampling_params=SAMPLING,
+            poison=poison,
+        )
+        if way.graph_bucket:
+            use_graphs(runner, (way.graph_bucket,))
+        return runner
+
+    return Subject(
+        backend=backend,
+        dtype=dtype,
+        device=device,
+        make=make,
+        config=config,
+        weights=weights,
+        is_slow=is_slow(backend, device),
+        is_control=is_control(backend),
+    )
+
+
+def _make_foreign(name: str, device: str) -> Subject:
+    """Finds a foreign runner: a callable that takes block_size and num_blocks."""
+    module_name, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise HarnessError(f"runner {name} cannot be imported: {error}") from error
+
+    def make(way: Way, num_blocks: int) -> Runner:
+        if way.graph_bucket:
+            raise NotHere("a foreign runner fills up steps as it likes")
+        runner: Runner = factory(way.config.block_size, num_blocks)
+        return runner
+
+    return Subject(backend=name, dtype=OWN, device=device, make=make)
+
+
+def is_foreign(backend: str) -> bool:
+    """Whether a backend is somebody else's runner, named `module:attribute`."""
+    return ":" in backend
+
+
+def is_slow(backend: str, device: str) -> bool:
+    """Whether kernels are interpreted, line by line."""
+    return backend == "triton" and device == "cpu"
+
+
+def is_control(backend: str) -> bool:
+    """Whether a backend promises nothing."""
+    return backend == "plain"

@@ -1,0 +1,130 @@
+"""Every row of every layer and stage of a run, as a hash: what two runs are compared by.
+
+Entry point: `Trace`. It looks through the runner's tap, so it costs nothing where it is not used.
+"""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+
+from gpu_conformance.ledger import Part
+from gpu_conformance.runners import OurRunner, Runner, bits_of
+from impl.runner.batch import StepBatch
+from impl.runner.model import STAGES
+from spec.interface import ModelRunnerOutput
+
+Tensor = torch.Tensor
+
+KV_IN_SIGHT = "KV in sight"
+"""What a row can see of the cache, by the runner's own block table: a stage of its own."""
+OF_SAMPLED = ("final_norm", "logits")
+"""Stages of those rows only that sample."""
+_place = STAGES.index("attention")
+ALL_STAGES = (*STAGES[:_place], KV_IN_SIGHT, *STAGES[_place:])
+ODD = 0x9E3779B97F4A7C15 - 2**64
+"""A number whose multiples are spread over all whole numbers of 64 bits."""
+
+
+@frozen(order=True)
+class Key:
+    """A row; in the order in which one may come to differ because of another."""
+
+    layer: int
+    stage: int
+    """Its place in `ALL_STAGES`."""
+    step: int
+    position: int
+    request_id: str
+
+    @property
+    def stage_name(self) -> str:
+        """As reports call it."""
+        return ALL_STAGES[self.stage]
+
+
+class Trace:
+    """Watches one run, through the tap and after each step."""
+
+    def __init__(self, keep: frozenset[str] = frozenset()) -> None:
+        self.keep = keep
+        """Stages of which the rows themselves are kept."""
+        self.hashes: dict[Key, int] = {}
+        self.rows: dict[Key, Tensor] = {}
+        self.parts: dict[tuple[int, str], Part] = {}
+        """By step and request."""
+        self._step = 0
+        self._runner: OurRunner | None = None
+        self._batch: StepBatch | None = None
+        # Of the step that runs, by layer and stage: hashes and, where they are kept, rows.
+        self._seen: dict[tuple[int, str], tuple[list[int], list[Tensor]]] = {}
+
+    def meet(self, runner: Runner) -> None:
+        """Looks into a runner from now on."""
+        assert isinstance(runner, OurRunner), "only our runner has a tap"
+        self._runner = runner
+        runner.tap = self
+
+    # ---- while a step runs -----------------------------------------------------------------------
+
+    def begin(self, batch: StepBatch) -> None:
+        """A step begins."""
+        self._batch = batch
+
+    def see(self, layer: int, stage: str, rows: Tensor) -> None:
+        """Takes the rows of a stage; before those of attention, what these were about to see."""
+        if stage == "attention":
+            in_sight = self._hash_kv(layer)
+            # By position, so that KV in another order is other KV.
+            hashes = [int((kv * (torch.arange(len(kv)) * 2 + 1)).sum()) for kv in in_sight]
+            self._enter(layer, KV_IN_SIGHT, hashes, in_sight)
+        self._enter(layer, stage, hash_rows(rows).tolist(), list(rows.detach().cpu()))
+
+    def _enter(self, layer: int, stage: str, hashes: list[int], rows: list[Tensor]) -> None:
+        kept = [row.clone() for row in rows] if stage in self.keep else []
+        self._seen[layer, stage] = (hashes, kept)
+
+    def _hash_kv(self, layer: int) -> list[Tensor]:
+        """Returns, for each token of the step, a hash of each token's KV that it sees."""
+        assert self._runner is not None, "it was met before it runs"
+        assert self._batch is not None, "a step begins before rows are seen"
+        attention, cache = self._batch.attention, self._runner.kv_cache
+        tables = attention.block_tables.tolist()
+        in_sight = []
+        for row, position in zip(
+            attention.request_of_token.tolist(), attention.positions.tolist(), strict=True
+        ):
+            key, value = cache.read(layer, tables[row], position + 1)
+            in_sight.append(hash_rows(torch.cat([key, value], dim=1)).cpu())
+        return in_sight
+
+    # ---- after a step ----------------------------------------------------------------------------
+
+    def watch(self, runner: Runner, parts: list[Part], result: ModelRunnerOutput) -> None:
+        """Names the rows of the step, by what the requests were to compute in it."""
+        names = [(part, position) for part in parts for position in range(part.start, part.end)]
+        for (layer, stage), (hashes, rows) in self._seen.items():
+            for number, (part, position) in enumerate(self._pick(stage, names)[: len(hashes)]):
+                sampled = result.sampled_token_ids[part.request_id]
+                if position < part.end - part.count_rejected(sampled):
+                    index = ALL_STAGES.index(stage)
+                    key = Key(layer, index, self._step, position, part.request_id)
+                    self.hashes[key] = hashes[number]
+                    if rows:
+                        self.rows[key] = rows[number]
+        self.parts |= {(self._step, part.request_id): part for part in parts}
+        self._seen = {}
+        self._step += 1
+
+    def _pick(self, stage: str, names: list[tuple[Part, int]]) -> list[tuple[Part, int]]:
+        if stage not in OF_SAMPLED:
+            return names
+        assert self._batch is not None, "a step begins before rows are seen"
+        return [names[row] for row in self._batch.logits_rows.tolist() if row < len(names)]
+
+
+def hash_rows(rows: Tensor) -> Tensor:
+    """A hash of the bits of each row: whole numbers are added, so in any order."""
+    bits = bits_of(rows.flatten(1)).long()
+    factors = (torch.arange(1, bits.shape[1] + 1, device=bits.device) * ODD) | 1
+    return (bits * factors).sum(dim=1)

@@ -1,0 +1,73 @@
+"""A small bench, and runners that are not ours."""
+
+from __future__ import annotations
+
+import gpu_conformance.axes  # noqa: F401  (registers)
+from gpu_conformance.bench import Bench
+from gpu_conformance.registry import AXES
+from gpu_conformance.subject import make_subject
+from gpu_conformance.work import WORKS, Work, make_requests
+from spec.interface import ModelRunnerOutput
+
+SMALL = Work((3, 17, 20, 20), 3)
+
+
+def make_bench(backend="tile", dtype="float32", work=SMALL):
+    """Our runner with few requests."""
+    return Bench(make_subject("tiny", backend, dtype, "cpu"), make_requests(work))
+
+
+def make_tiny_bench(backend="tile"):
+    """Our runner with the usual requests."""
+    return make_bench(backend, work=WORKS["tiny"])
+
+
+def run(bench, axis, value):
+    """Runs one value."""
+    return bench.run(AXES[axis], value)
+
+
+class Echo:
+    """A foreign runner without a model: the next token is worked out of all tokens before it."""
+
+    def __init__(self, block_size, num_blocks):
+        self.token_ids = {}
+        self.num_computed_tokens = {}
+
+    def next_token(self, request_id, output):
+        """The sum of the tokens, folded."""
+        return sum(self.token_ids[request_id]) % 97
+
+    def execute(self, output):
+        """Runs one step."""
+        sampled = {}
+        for name, new in output.scheduled_new_reqs.items():
+            self.token_ids[name] = list(new.prompt_token_ids)
+            self.num_computed_tokens[name] = new.num_computed_tokens
+        for name, cached in output.scheduled_cached_reqs.items():
+            self.num_computed_tokens[name] = cached.num_computed_tokens
+        for name, num_tokens in output.num_scheduled_tokens.items():
+            self.num_computed_tokens[name] += num_tokens
+            sampled[name] = []
+            if self.num_computed_tokens[name] == len(self.token_ids[name]):
+                sampled[name] = [self.next_token(name, output)]
+                self.token_ids[name] += sampled[name]
+        return ModelRunnerOutput(sampled)
+
+
+class FeelsItsBatch(Echo):
+    """One whose tokens depend on who is computed beside them."""
+
+    def next_token(self, request_id, output):
+        """One more if it is not alone."""
+        return super().next_token(request_id, output) + (len(output.num_scheduled_tokens) > 1)
+
+
+class Raises(Echo):
+    """One that takes one new request at a time."""
+
+    def execute(self, output):
+        """Runs one step, or gives up."""
+        if len(output.scheduled_new_reqs) > 1:
+            raise RuntimeError("out of memory")
+        return super().execute(output)

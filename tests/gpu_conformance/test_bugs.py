@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import gpu_conformance.axes
+import gpu_conformance.bugs  # noqa: F401  (registers)
+from gpu_conformance.bug_command import catch, check_bug, sum_up
+from gpu_conformance.bugs.registry import BUGS, Bug
+from gpu_conformance.registry import AXES
+
+BY_TOKENS = {"a_chunk_that_is_not_the_last_samples_a_token", "noise_comes_from_one_source_for_all"}
+"""No row is wrong; what is made of it is."""
+BY_ACCURACY = {"a_chunk_reads_beyond_its_end"}
+"""Whole prompts come to NaN as well, so that the baseline is no better."""
+SILENT = {
+    "a_chunk_reads_beyond_its_end",
+    "the_mask_is_off_by_one",
+    "a_product_is_split_if_there_are_few_rows",
+    "a_norm_is_more_precise_for_few_rows",
+}
+"""Tokens alone do not show them here."""
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_every_bug_is_caught_for_what_it_is(name):
+    """A planted bug shows in the bits, and the first row that differs says of what kind it is."""
+    caught = catch(BUGS[name])
+    usual = "tokens" if name in BY_TOKENS else "accuracy" if name in BY_ACCURACY else "bits"
+    assert (usual, "holds") == (caught.by, check_bug(caught).verdict)
+    assert (name not in SILENT) == caught.is_seen_by_tokens
+
+
+def test_a_bug_that_is_no_bug_is_missed():
+    """The test above can fail: a right method in the place of a right one is not caught."""
+    harmless = Bug(
+        "harmless",
+        "Nothing.",
+        "none",
+        lambda original: original,
+        "impl.runner.batch:compute_slots",
+        "batch_size",
+        2,
+        "logic",
+        (),
+    )
+    caught = catch(harmless)
+    assert ("", "violated") == (caught.by, check_bug(caught).verdict)
+    assert check_bug(caught).findings[0].startswith("MISSED: Nothing.")
+    assert "0 of 1" in sum_up([caught]).lines[0]
+
+
+def test_a_kind_that_is_wrong_is_told():
+    """A bug in the order of sums that is called one of data is misnamed."""
+    split = BUGS["a_product_is_split_if_there_are_few_rows"]
+    other = Bug(
+        split.name,
+        split.rule,
+        split.kind,
+        split.plant,
+        split.target,
+        split.axis,
+        split.value,
+        "logic",
+        (),
+    )
+    assert check_bug(catch(other)).findings[0].startswith("MISNAMED")
+
+
+def test_bugs_show_on_many_axes():
+    """Each bug names an axis and one of its values, and they are not all of one axis."""
+    assert [] == [b.name for b in BUGS.values() if b.value not in AXES[b.axis].values]
+    assert 7 < len(Counter(bug.axis for bug in BUGS.values()))

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from gpu_conformance.bench import Outcome
+from gpu_conformance.command import Order
+from gpu_conformance.oracle import Difference, Tally
+from gpu_conformance.registry import AXES
+from gpu_conformance.report import check_axis, check_control, check_matrix
+from gpu_conformance.way import make_way
+from gpu_conformance.work import WORKS, make_requests
+from tests.gpu_conformance.support import make_bench, run
+
+WAY = make_way(make_requests(WORKS["tiny"]))
+ARGUMENTS = Order().arguments
+GONE = Difference("no answer", 3, None, -1, "RuntimeError: gone")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Our runner with few requests."""
+    return make_bench()
+
+
+def make_outcome(bench, **given):
+    """One that holds, but for what is given."""
+    usual = {
+        "axis": "batch_size",
+        "value": 2,
+        "subject": bench.subject,
+        "way": WAY,
+        "tally": Tally(1200, 0, 30, 0),
+        "is_reached": True,
+    }
+    return Outcome(**{**usual, **given})
+
+
+def test_what_holds_is_one_line(bench):
+    """An axis on which nothing differs says how much was compared, and at which values."""
+    check = check_axis(bench, AXES["batch_size"], [make_outcome(bench)], ARGUMENTS)
+    assert ("holds", "conform  batch_size  tile float32") == (check.verdict, check.title)
+    assert ("compared    1,200 rows, 0 differ; 30 tokens, 0 differ; 2",) == check.lines
+
+
+def test_a_value_that_did_not_show_is_no_success(bench):
+    """Of two values, one not reached makes the axis undetermined."""
+    outcomes = [make_outcome(bench), make_outcome(bench, value=5, is_reached=False)]
+    check = check_axis(bench, AXES["batch_size"], outcomes, ARGUMENTS)
+    assert "undetermined" == check.verdict
+    assert ("batch_size=5: the value did not show, so nothing was tested",) == check.findings
+
+
+def test_values_that_are_left_out_are_told(bench):
+    """What has no meaning here is named with its reason, and is no verdict."""
+    left = make_outcome(bench, value=3, left_out="no such thing", is_reached=False)
+    check = check_axis(bench, AXES["batch_size"], [make_outcome(bench), left], ARGUMENTS)
+    assert ("holds", "left out    3: no such thing") == (check.verdict, check.lines[1])
+
+
+def test_a_finding_tells_how_to_see_it_again(bench):
+    """A runner that gave no answer is a finding, with the command line of this very value."""
+    outcome = make_outcome(bench, first=GONE, tally=Tally(3, 1, 1, 0))
+    check = check_axis(bench, AXES["batch_size"], [outcome], ARGUMENTS)
+    assert "violated" == check.verdict
+    assert "step 3: RuntimeError: gone" in check.explanation
+    assert check.explanation.endswith(
+        "schedcheck conform --device cpu --model tiny --engine fast --backend tile --dtype float32 "
+        "--axis batch_size=2"
+    )
+
+
+def test_the_control_must_fail(bench):
+    """A negative control that finds nothing is a finding; one that fails is as expected."""
+    good = check_control(bench, [make_outcome(bench)])
+    bad = check_control(bench, [make_outcome(bench, first=GONE)])
+    assert ("violated", "holds") == (good.verdict, bad.verdict)
+    assert "expected to fail, and did not" in good.findings[0]
+    assert bad.lines[0].startswith("fails       as expected: 1,200 rows")
+
+
+def test_ordinary_torch_fails():
+    """The real control differs on some axis of its first values, and only in the last bits."""
+    plain = make_bench("plain")
+    outcomes = [
+        run(plain, axis, AXES[axis].values[0]) for axis in ("prefill_chunk_size", "preemption")
+    ]
+    assert "holds" == check_control(plain, outcomes).verdict
+
+
+def test_the_matrix_has_a_cell_for_each_axis_and_subject(bench):
+    """Rows, rows that differ, tokens that differ; a dash where nothing was run."""
+    other = attrs.evolve(bench.subject, dtype="bfloat16", is_control=True)
+    outcomes = [
+        make_outcome(bench, tally=Tally(1200, 2, 30, 1)),
+        make_outcome(bench, subject=other, axis="batch_order"),
+    ]
+    header, size, order, note = check_matrix(outcomes, ["triton is left out"]).lines
+    assert ["tile-float32", "tile-bfloat16", "(control)"] == header.split()
+    assert ["batch_size", "1,200", "2", "1", "–"] == size.split()
+    assert ["batch_order", "–", "1,200", "0", "0"] == order.split()
+    assert "triton is left out" == note
