@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from checkers.errors import HarnessError
 from gpu_conformance.bench import Bench
 from gpu_conformance.command import (
     Order,
@@ -22,6 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--model", default="tiny", help="a folder, a GGUF file, or a tiny model")
     for name, what in (("backend", "tile, exact, triton or plain"), ("axis", "NAME[=VALUE]")):
         group.addoption(f"--{name}", action="append", default=[], help=f"{what}; may be repeated")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses at once what cannot be had: a device, a backend, an axis."""
+    order = get_order(config)
+    try:
+        choose_subjects(order)
+        choose_axes(order.axes)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def get_order(config: pytest.Config) -> Order:

@@ -101,6 +101,14 @@ def test_the_list_names_axes_and_bugs():
     assert "nano-vllm #145" in text
 
 
+def test_pytest_refuses_what_cannot_be_had():
+    """A device that is unknown is wrong usage of pytest, told in one sentence."""
+    command = [sys.executable, "-m", "pytest", "gpu_conformance", "--device", "tpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (4, "") == (done.returncode, done.stdout)
+    assert "ERROR: --device tpu is unknown; choose cpu or cuda" in done.stderr
+
+
 def test_the_suite_runs_as_plain_pytest():
     """`pytest gpu_conformance` has a test for each value, and ids of axis, value and backend."""
     command = [
