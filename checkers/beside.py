@@ -7,7 +7,6 @@ does to its own process, takes nobody along.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from attrs import define, frozen
@@ -24,11 +24,11 @@ from checkers import commands
 from checkers.configs import Setting
 from checkers.engines import load_engine
 from checkers.errors import HarnessError
+from checkers.processes import describe_end, start_process
 from checkers.progress import Progress
 from checkers.report import Check
 from checkers.search import Plan
 
-CONTEXT = multiprocessing.get_context("spawn")
 TELL_S = 1.0
 """How often the process says how far it is; rarely, since nobody may be listening yet."""
 
@@ -48,7 +48,7 @@ class Walks:
 class Beside:
     """The process, seen from outside."""
 
-    process: multiprocessing.process.BaseProcess
+    process: BaseProcess
     connection: Connection
 
     def result(self, progress: Progress) -> Check:
@@ -68,11 +68,9 @@ class Beside:
             try:
                 answer = self.connection.recv()
             except (EOFError, ConnectionResetError):
-                self.process.join()
                 raise HarnessError(
-                    f"the process of the walks ended with exit code {self.process.exitcode}, "
-                    "which only the engine can have brought about; "
-                    "walk with schedcheck search to see where"
+                    f"what walks beside {describe_end(self.process)}, by the engine or for want of "
+                    "memory; walk with schedcheck search to see where"
                 ) from None
             if isinstance(answer, Check):
                 return answer
@@ -84,21 +82,13 @@ class Beside:
 @contextlib.contextmanager
 def walking_beside(walks: Walks) -> Iterator[Beside]:
     """Walks for as long as the block lasts, and no longer."""
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_serve, args=(theirs, walks), daemon=True)
-    # Ctrl-C is for the command alone, which then tells the process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    process, connection = start_process(_serve, walks)
     try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    theirs.close()
-    try:
-        yield Beside(process, ours)
+        yield Beside(process, connection)
     finally:
         process.kill()
         process.join()
-        ours.close()
+        connection.close()
 
 
 class _Teller(Progress):

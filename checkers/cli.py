@@ -464,21 +464,22 @@ def show(file: Path, form: str) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def prove(arguments: tuple[str, ...]) -> None:
     """Proves theorems about the code of the spec, for all numbers (`schedcheck prove --help`)."""
-    import importlib
-
-    # By name, as engines are: what checks does not depend on what proves.
-    command = importlib.import_module("proofs.cli").prove
-    command.main(list(arguments), prog_name="schedcheck prove")
+    _hand_over("proofs.cli", "prove", arguments)
 
 
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def conform(arguments: tuple[str, ...]) -> None:
     """Shows that a model runner computes the same bits however it is scheduled (see --help)."""
+    _hand_over("gpu_conformance.cli", "conform", arguments)
+
+
+def _hand_over(module: str, name: str, arguments: tuple[str, ...]) -> None:
+    """Runs a command of another package, found by name as engines are: checks need none of it."""
     import importlib
 
-    command = importlib.import_module("gpu_conformance.cli").conform
-    command.main(list(arguments), prog_name="schedcheck conform")
+    command = getattr(importlib.import_module(module), name)
+    command.main(list(arguments), prog_name=f"schedcheck {name}")
 
 
 @main.command("list")

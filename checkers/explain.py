@@ -112,12 +112,19 @@ class ExplainedScheduler(ReferenceScheduler):
             f"roll back {num_rejected} of the {num_draft_tokens} drafts of {request.request_id}"
         )
 
-    def _preempt(self, victim: Request) -> None:
+    def _choose_victim(self) -> Request:
+        victim = super()._choose_victim()
         self._note(
             f"preempt {victim.request_id}: it is served last, and "
             f"{self.block_pool.num_free_blocks} free blocks are too few"
         )
-        super()._preempt(victim)
+        return victim
+
+    def _preempt_last_running(self) -> bool:
+        if self.running:
+            name = self.running[-1].request_id
+            self._note(f"preempt {name}: whoever runs gives way to the reset")
+        return super()._preempt_last_running()
 
     def _take_back(self, victim: Request) -> None:
         if victim.request_id in self.output.num_scheduled_tokens:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from checkers.counterexample import Counterexample
-from checkers.run import Verdict
+from checkers.run import Verdict, worst
 from checkers.table import describe_breach, table_of
 from spec.registry import INVARIANTS
 
@@ -63,10 +63,7 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """The worst of the checks: a finding outweighs what is undetermined."""
-        verdicts = {check.verdict for check in self.checks}
-        if "violated" in verdicts:
-            return "violated"
-        return "undetermined" if "undetermined" in verdicts or not verdicts else "holds"
+        return worst(check.verdict for check in self.checks)
 
     @property
     def exit_code(self) -> int:

@@ -30,6 +30,14 @@ from spec.worker import GhostWorker, WorkerReport
 
 Verdict = Literal["holds", "violated", "undetermined"]
 """What a check comes to; what is undetermined is never printed as a success."""
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """A finding outweighs what is undetermined; where nothing was checked, nothing is settled."""
+    order: list[Verdict] = ["holds", "undetermined", "violated"]
+    return max(verdicts, key=order.index, default="undetermined")
+
+
 BreachKind = Literal["invariant", "lockstep", "engine", "recording", "liveness"]
 
 

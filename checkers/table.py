@@ -66,10 +66,16 @@ def table_of(
     rows = [HEADER, *_rows(steps, num_blocks, loop_start)]
     if not any(step.observation and step.observation.cached_block_ids for step in steps):
         rows = [row[:-1] for row in rows]  # Without a prefix cache there is nothing to say.
+    yield from align(rows)
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table whose columns are as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _rows(

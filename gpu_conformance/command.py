@@ -77,6 +77,7 @@ def conform_all(order: Order, progress: Progress) -> Iterator[Check]:
     chosen = choose_axes(order.axes)
     pairs, left_out = choose_subjects(order)
     outcomes: list[Outcome] = []
+    untested: dict[tuple[str, str], list[str]] = {}
     for backend, dtype in pairs:
         bench = make_bench(order, backend, dtype)
         progress.say(f"conform {bench.subject.name}: each request alone")
@@ -88,12 +89,27 @@ def conform_all(order: Order, progress: Progress) -> Iterator[Check]:
         for axis, values in chosen:
             found_here = list(_run(bench, axis, values, progress))
             found += found_here
-            if not bench.subject.is_control:
+            reasons = _reasons_for_nothing(found_here)
+            if reasons:
+                untested.setdefault((bench.subject.name, reasons), []).append(axis.name)
+            elif not bench.subject.is_control:
                 yield check_axis(bench, axis, found_here, order.arguments)
         if bench.subject.is_control:
             yield check_control(bench, found)
         outcomes += found
+    left_out += [
+        f"{name} without {' '.join(axes)}: {why}" for (name, why), axes in untested.items()
+    ]
     yield check_matrix(outcomes, left_out)
+
+
+def _reasons_for_nothing(outcomes: Sequence[Outcome]) -> str:
+    """Why nothing of an axis has run; "" if something has."""
+    if not outcomes:
+        return "a step takes seconds here; name values with --axis NAME=VALUE"
+    if any(not outcome.left_out for outcome in outcomes):
+        return ""
+    return "; ".join(dict.fromkeys(outcome.left_out for outcome in outcomes))
 
 
 def _run(

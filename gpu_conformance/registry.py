@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from attrs import frozen
 
 from gpu_conformance.way import Sights, Way
+from spec.registry import identify
 
 Value = int | str
 Apply = Callable[[Way, Value], Way]
@@ -54,16 +55,11 @@ def axis(
     """Registers an axis under its function's name; its docstring says what is varied."""
 
     def register(apply: Apply) -> Apply:
-        name = apply.__name__
-        if name in AXES:
-            raise ValueError(f"{name} is registered twice; choose another name")
-        if not apply.__doc__:
-            raise ValueError(f"{name} has no docstring; its first line says what is varied")
+        name, rule = identify(apply, AXES)
         if len({baseline, *values}) != len(values) + 1:
             raise ValueError(f"{name} lists a value twice, or its baseline; list others only")
         if not set(few) <= set(values):
             raise ValueError(f"{name} lists few={tuple(few)}, not all of them values; take some")
-        rule = apply.__doc__.strip().splitlines()[0]
         AXES[name] = Axis(name, rule, baseline, tuple(values), tuple(few), apply, is_reached)
         return apply
 

@@ -13,7 +13,8 @@ import attrs
 
 from checkers.commands import make_line
 from checkers.report import Check
-from checkers.run import Verdict
+from checkers.run import worst
+from checkers.table import align
 from gpu_conformance.bench import Bench, Outcome
 from gpu_conformance.divergence import find_divergence
 from gpu_conformance.oracle import Tally
@@ -27,30 +28,26 @@ LEGEND = "rows compared, rows that differ, tokens that differ"
 def check_axis(bench: Bench, axis: Axis, outcomes: Sequence[Outcome], arguments: str) -> Check:
     """What one axis came to for one subject; the first difference is looked into.
 
-    `arguments` are those of a command line that computes the same.
+    `arguments` are those of a command line that computes the same. Where no value has run, there is
+    nothing to say of the axis, and it is undetermined.
     """
     run = [outcome for outcome in outcomes if not outcome.left_out]
     tally = sum_up(run)
-    verdict = worst(outcome.verdict for outcome in run) if run else "holds"
+    verdict = worst(outcome.verdict for outcome in run)
     bad = [outcome for outcome in run if outcome.verdict == "violated"]
     return Check(
         title=f"conform  {axis.name}  {bench.subject.backend} {bench.subject.dtype}",
         verdict=verdict,
-        lines=tuple(_lines(axis, run, outcomes, tally)),
+        lines=tuple(_lines(run, outcomes, tally)),
         facts={"axis": axis.name, **_facts(bench, tally), "values": [_fact(o) for o in outcomes]},
         findings=tuple(_findings(run)),
         explanation=_explain(bench, bad[0], arguments) if bad else "",
     )
 
 
-def _lines(
-    axis: Axis, run: Sequence[Outcome], outcomes: Sequence[Outcome], tally: Tally
-) -> Iterator[str]:
-    if run:
-        values = " ".join(str(outcome.value) for outcome in run)
-        yield make_line("compared", f"{describe(tally)}; {values}")
-    elif not outcomes:
-        yield make_line("left out", "a step takes seconds here")
+def _lines(run: Sequence[Outcome], outcomes: Sequence[Outcome], tally: Tally) -> Iterator[str]:
+    values = " ".join(str(outcome.value) for outcome in run)
+    yield make_line("compared", f"{describe(tally)}; {values or 'nothing'}")
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.left_out:
@@ -135,7 +132,11 @@ def check_control(bench: Bench, outcomes: Sequence[Outcome]) -> Check:
 
 
 def check_matrix(outcomes: Sequence[Outcome], left_out: Sequence[str]) -> Check:
-    """All in one table: a line per axis, a column per backend and number type."""
+    """All in one table: a line per axis, a column per backend and number type.
+
+    It is undetermined if nothing was compared at all, whatever the reasons in `left_out`.
+    """
+    has_run = any(not outcome.left_out for outcome in outcomes)
     subjects = list(dict.fromkeys(outcome.subject for outcome in outcomes))
     axes = list(dict.fromkeys(outcome.axis for outcome in outcomes))
     rows = [("", *(f"{s.name}{' (control)' if s.is_control else ''}" for s in subjects))]
@@ -145,16 +146,13 @@ def check_matrix(outcomes: Sequence[Outcome], left_out: Sequence[str]) -> Check:
             for s in subjects
         ]
         rows.append((axis, *cells))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    table = align(rows)
     return Check(
         title=f"conform  matrix  {LEGEND}",
-        verdict="holds",
+        verdict="holds" if has_run else "undetermined",
         lines=(*table, *left_out),
         facts={"left_out": list(left_out), "outcomes": [_fact(outcome) for outcome in outcomes]},
+        findings=() if has_run else ("nothing was compared", *left_out),
     )
 
 
@@ -176,12 +174,6 @@ def sum_up(outcomes: Iterable[Outcome]) -> Tally:
     return total
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """A finding outweighs what is undetermined."""
-    order: list[Verdict] = ["holds", "undetermined", "violated"]
-    return max(verdicts, key=order.index)
-
-
 def describe(tally: Tally) -> str:
     """Rows and tokens, and how many differ."""
     return (
@@ -196,23 +188,16 @@ def _facts(bench: Bench, tally: Tally) -> dict[str, Any]:
         "backend": subject.backend,
         "dtype": subject.dtype,
         "device": subject.device,
-        "num_rows": tally.num_rows,
-        "num_differing_rows": tally.num_differing_rows,
-        "num_tokens": tally.num_tokens,
-        "num_differing_tokens": tally.num_differing_tokens,
+        **attrs.asdict(tally),
     }
 
 
 def _fact(outcome: Outcome) -> dict[str, Any]:
-    tally = outcome.tally
     return {
         "name": outcome.name,
         "axis": outcome.axis,
         "value": outcome.value,
         "subject": outcome.subject.name,
         "verdict": "left out" if outcome.left_out else outcome.verdict,
-        "num_rows": tally.num_rows,
-        "num_differing_rows": tally.num_differing_rows,
-        "num_tokens": tally.num_tokens,
-        "num_differing_tokens": tally.num_differing_tokens,
+        **attrs.asdict(outcome.tally),
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from checkers.table import align
 from proofs.export import Export
 from proofs.prove import Outcome, Verdict
 from proofs.recheck import Recheck
@@ -59,11 +60,7 @@ class Report:
         """A table, the counterexamples, and a last line that says how far the verdict reaches."""
         places = self._number_states()
         rows = [HEADER, *[_row(outcome, places) for outcome in self.outcomes]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        lines = align(rows)
         lines += [f"states {number:>2}  {label}" for label, number in places.items()]
         lines.append(CLAIMS)
         for outcome in self.outcomes:

@@ -6,7 +6,7 @@ the rule that a report prints. Registering refuses duplicate names and missing d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TypeVar
 
 from attrs import frozen
@@ -79,7 +79,7 @@ def invariant(
     """Registers a check by name. Raises `ValueError` for a duplicate or an undocumented one."""
 
     def register(check: AnyCheck) -> AnyCheck:
-        name, rule = _identity(check, INVARIANTS)
+        name, rule = identify(check, INVARIANTS)
         INVARIANTS[name] = Invariant(name, rule, check, on, needs, of_state, is_claim, source)
         return check
 
@@ -90,16 +90,18 @@ def witness(*, on: tuple[type, ...] = (Schedule,)) -> Callable[[AnySighting], An
     """Registers a sighting by name. Raises `ValueError` for a duplicate or an undocumented one."""
 
     def register(sighting: AnySighting) -> AnySighting:
-        name, rule = _identity(sighting, WITNESSES)
+        name, rule = identify(sighting, WITNESSES)
         WITNESSES[name] = Witness(name, rule, sighting, on)
         return sighting
 
     return register
 
 
-def _identity(
-    function: Callable[..., object], taken: dict[str, Invariant] | dict[str, Witness]
-) -> tuple[str, str]:
+def identify(function: Callable[..., object], taken: Container[str]) -> tuple[str, str]:
+    """Returns the name and the rule of what is to be registered: its docstring's first line.
+
+    Every registry asks here. Raises `ValueError` for a duplicate or an undocumented one.
+    """
     name = function.__name__
     if name in taken:
         raise ValueError(f"{name} is registered twice; choose another name")

@@ -16,6 +16,7 @@ from attrs import frozen
 from checkers.configs import Setting, change_setting, load_settings
 from checkers.liveness import NAME
 from checkers.planting import Method, planted_at
+from spec.registry import identify
 
 Checker = Literal["search", "liveness"]
 """Random walks in lockstep with the spec, or the states of a setting and their loops."""
@@ -70,14 +71,10 @@ def mutation(
     """
 
     def register(plant: Callable[[Method], Method]) -> Callable[[Method], Method]:
-        name = plant.__name__
-        if name in MUTATIONS:
-            raise ValueError(f"{name} is planted twice; choose another name")
-        if not plant.__doc__:
-            raise ValueError(f"{name} has no docstring; its first line says what goes wrong")
+        name, rule = identify(plant, MUTATIONS)
         MUTATIONS[name] = Mutation(
             name,
-            plant.__doc__.strip().splitlines()[0],
+            rule,
             plant.__module__.rpartition(".")[2],
             plant,
             target,

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import multiprocessing
 import resource
-import signal
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 from attrs import define, field, frozen
 
 from checkers.errors import HarnessError
 from checkers.mutations.catch import Look, catch, check_baseline
 from checkers.mutations.registry import MUTATIONS
+from checkers.processes import describe_end, start_process
 
-CONTEXT = multiprocessing.get_context("spawn")
 LIMIT_S = 60.0
 """Wall-clock time for one task, the start of a process included."""
 MEMORY_MIB = 2048
@@ -80,21 +79,14 @@ class Worker:
     deadline: float = 0.0
     """On the monotonic clock."""
     connection: Connection = field(init=False)
-    process: multiprocessing.process.BaseProcess = field(init=False)
+    process: BaseProcess = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         """Starts the process. Ctrl-C is for the command alone, which then ends it."""
-        self.connection, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=serve, args=(theirs,), daemon=True)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        theirs.close()
+        self.process, self.connection = start_process(serve)
 
     def give(self, task: Task) -> None:
         """Hands it a task."""
@@ -109,7 +101,7 @@ class Worker:
         try:
             answer = self.connection.recv() if self.connection.poll() else None
         except (EOFError, ConnectionResetError):
-            answer = self._describe_end()
+            answer = describe_end(self.process)
         if isinstance(answer, Look):
             return task, answer
         if isinstance(answer, HarnessError):
@@ -124,14 +116,6 @@ class Worker:
         self.process.kill()
         self.process.join()
         self.connection.close()
-
-    def _describe_end(self) -> str:
-        self.process.join()
-        code = self.process.exitcode
-        assert code is not None, "it has ended"
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"ended its process with exit code {code}"
 
 
 def serve(connection: Connection) -> None:

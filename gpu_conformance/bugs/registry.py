@@ -13,6 +13,7 @@ from attrs import frozen
 from checkers.planting import Method
 from gpu_conformance.divergence import Nature
 from gpu_conformance.registry import Value
+from spec.registry import identify
 
 
 @frozen
@@ -51,14 +52,10 @@ def bug(
     """
 
     def register(plant: Callable[[Method], Method]) -> Callable[[Method], Method]:
-        name = plant.__name__
-        if name in BUGS:
-            raise ValueError(f"{name} is planted twice; choose another name")
-        if not plant.__doc__:
-            raise ValueError(f"{name} has no docstring; its first line says what goes wrong")
+        name, rule = identify(plant, BUGS)
         BUGS[name] = Bug(
             name,
-            plant.__doc__.strip().splitlines()[0],
+            rule,
             plant.__module__.rpartition(".")[2],
             plant,
             target,

@@ -43,7 +43,7 @@ def test_they_say_what_walks_of_this_process_say(engine, tmp_path):
 
 def test_an_engine_that_ends_its_process_takes_nobody_along(tmp_path):
     """It is one sentence of ours, and this process goes on."""
-    with pytest.raises(HarnessError, match="ended with exit code 7, which only the engine can"):
+    with pytest.raises(HarnessError, match="ended its process with exit code 7, by the engine"):
         walk_beside(name_of(EndsItsProcess), tmp_path)
 
 

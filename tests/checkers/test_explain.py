@@ -148,6 +148,11 @@ def test_a_refusal_and_a_reset_are_explained():
     driver.step()
     driver.do(ResetPrefixCache(False))
     assert ["blocks are held: forget nothing"] == driver.scheduler.log
+    driver.do(ResetPrefixCache(True))
+    assert [
+        "preempt B: whoever runs gives way to the reset",
+        "forget what was published",
+    ] == driver.scheduler.log
 
 
 def test_the_last_of_some_actions_is_explained():

@@ -87,7 +87,7 @@ def test_a_name_is_planted_once():
     def one_seat_too_many(original):
         """Says something."""
 
-    with pytest.raises(ValueError, match="one_seat_too_many is planted twice"):
+    with pytest.raises(ValueError, match="one_seat_too_many is registered twice"):
         mutation(target="", setting="tiny", caught_by="")(one_seat_too_many)
 
 

@@ -40,6 +40,8 @@ def call(*arguments):
         (2, ("--model", "no-such-model", *TILE)),
         (2, (*TILE, "--prompt", "Hello")),
         (3, (*TILE, "--axis", "batch_size=100")),
+        (3, (*TILE, "--axis", "prefill_chunk_size=257")),
+        (3, ("--backend", "triton", "--dtype", "float32", "--axis", "graph_bucket")),
     ],
 )
 def test_the_exit_code_says_how_it_went(exit_code, arguments):

@@ -79,5 +79,5 @@ def test_a_bug_without_a_docstring_is_refused(monkeypatch):
         register_bug(some_bug)
     some_bug.__doc__ = "Something is wrong."
     register_bug(some_bug)
-    with pytest.raises(ValueError, match="some_bug is planted twice"):
+    with pytest.raises(ValueError, match="some_bug is registered twice"):
         register_bug(some_bug)

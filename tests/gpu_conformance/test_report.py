@@ -58,6 +58,18 @@ def test_values_that_are_left_out_are_told(bench):
     assert ("holds", "left out    3: no such thing") == (check.verdict, check.lines[1])
 
 
+def test_an_axis_of_which_nothing_has_run_is_no_success(bench):
+    """Where all values are left out, nothing was compared: the axis and the matrix say so."""
+    left = make_outcome(bench, left_out="no such thing", is_reached=False, tally=Tally())
+    check = check_axis(bench, AXES["batch_size"], [left], ARGUMENTS)
+    assert "undetermined" == check.verdict
+    matrix = check_matrix([left], ["tile-float32 without batch_size: no such thing"])
+    assert "undetermined" == matrix.verdict
+    assert ("nothing was compared", "tile-float32 without batch_size: no such thing") == (
+        matrix.findings
+    )
+
+
 def test_a_finding_tells_how_to_see_it_again(bench):
     """A runner that gave no answer is a finding, with the command line of this very value."""
     outcome = make_outcome(bench, first=GONE, tally=Tally(3, 1, 1, 0))

@@ -1,0 +1,42 @@
+"""Processes that work for a command: an interpreter of their own, and a connection to it.
+
+Entry points: `start_process`; `describe_end` for one that has ended by itself.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def start_process(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProcess, Connection]:
+    """Starts `serve(connection, *arguments)`; it ends with this process.
+
+    Ctrl-C is for the command alone, which then tells or ends the process: it is born with SIGINT
+    blocked.
+    """
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    theirs.close()
+    return process, ours
+
+
+def describe_end(process: BaseProcess) -> str:
+    """How a process that answers no more came to its end: by a signal, or with an exit code."""
+    process.join()
+    code = process.exitcode
+    assert code is not None, "it has ended"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended its process with exit code {code}"
