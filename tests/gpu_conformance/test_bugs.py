@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from gpu_conformance.bug_command import catch, check_bug, sum_up
 from gpu_conformance.bugs.registry import BUGS, Bug
 from gpu_conformance.registry import AXES
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "conformance.md"
 BY_TOKENS = {"a_chunk_that_is_not_the_last_samples_a_token", "noise_comes_from_one_source_for_all"}
 """No row is wrong; what is made of it is."""
 BY_ACCURACY = {"a_chunk_reads_beyond_its_end"}
@@ -72,3 +74,11 @@ def test_bugs_show_on_many_axes():
     """Each bug names an axis and one of its values, and they are not all of one axis."""
     assert [] == [b.name for b in BUGS.values() if b.value not in AXES[b.axis].values]
     assert 7 < len(Counter(bug.axis for bug in BUGS.values()))
+
+
+def test_the_document_counts_what_is_there():
+    """How many bugs there are, and who sees them, is what `docs/conformance.md` says."""
+    text = " ".join(DOCUMENT.read_text().split())
+    num_by_bits = len(BUGS) - len(BY_TOKENS) - len(BY_ACCURACY)
+    assert f"All {len(BUGS)} are caught, {num_by_bits} of them by rows, {len(BY_TOKENS)} by" in text
+    assert f"would have noticed: {len(BUGS) - len(SILENT)} of {len(BUGS)}." in text
