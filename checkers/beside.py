@@ -108,6 +108,8 @@ class _Teller(Progress):
 
 def _serve(connection: Connection, walks: Walks) -> None:
     os.setsid()
+    # A command started in the background ignores Ctrl-C, and would pass that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # What an engine prints is no part of the report.
     sys.stdout = sys.stderr

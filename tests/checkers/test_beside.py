@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 
 import pytest
 from rich.console import Console
@@ -47,8 +48,20 @@ def test_an_engine_that_ends_its_process_takes_nobody_along(tmp_path):
         walk_beside(name_of(EndsItsProcess), tmp_path)
 
 
-def test_ctrl_c_keeps_the_walks_that_were_made(tmp_path):
-    """The process is told to end, and what it has walked until then is reported."""
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_ctrl_c_keeps_the_walks_that_were_made(handler, tmp_path):
+    """The process is told to end, also below a command that was born to ignore it."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        check = interrupted_walk(tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ("undetermined", "Ctrl-C") == (check.verdict, check.facts["interrupted_by"])
+    assert 0 < check.facts["num_walks"] < 1_000_000
+
+
+def interrupted_walk(out):
+    """What endless walks come to, once the command is told to end."""
 
     class Pressing(Progress):
         """Presses Ctrl-C at the first word of progress."""
@@ -62,9 +75,7 @@ def test_ctrl_c_keeps_the_walks_that_were_made(tmp_path):
                 raise KeyboardInterrupt
 
     endless = Plan(num_walks=1_000_000, length=40)
-    check = walk_beside("fast", tmp_path, endless, Pressing(Console(file=io.StringIO())))
-    assert ("undetermined", "Ctrl-C") == (check.verdict, check.facts["interrupted_by"])
-    assert 0 < check.facts["num_walks"] < 1_000_000
+    return walk_beside("fast", out, endless, Pressing(Console(file=io.StringIO())))
 
 
 def test_the_process_ends_with_the_block(tmp_path):
