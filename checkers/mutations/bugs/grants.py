@@ -331,3 +331,31 @@ def nobody_is_preempted(original: Method) -> Method:
         return True
 
     return _schedule_next_running
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._num_tokens_of_sequence",
+    setting="reserved-drafts",
+    caught_by="admitted_sequences_fit",
+)
+def the_reserve_forgets_what_is_written_ahead(original: Method) -> Method:
+    """What a drafter writes ahead of an admitted prompt is not left free for it."""
+
+    def _num_tokens_of_sequence(self: Any, request: Any) -> int:
+        return int(min(request.num_tokens, self.config.max_model_len))
+
+    return _num_tokens_of_sequence
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._may_be_cut",
+    setting="whole-prompts",
+    caught_by="same_as_spec",
+)
+def a_hit_does_not_count_where_prompts_are_whole(original: Method) -> Method:
+    """A prompt is refused that the budget holds but for what is found of it."""
+
+    def _may_be_cut(self: Any, num_new_tokens: int) -> bool:
+        return bool(original(self, self._next_queue().peek_request().num_tokens))
+
+    return _may_be_cut

@@ -528,3 +528,24 @@ def nothing_is_loaded_again(original: Method) -> Method:
         return 0 if request.num_preemptions else original(self, request, hit)
 
     return _end_of_load
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._num_blocks_of_prefills",
+    setting="remote-kv-drafts",
+    caught_by="loads_leave_room_for_prefills",
+)
+def what_is_beside_a_prefill_ends_with_the_context(original: Method) -> Method:
+    """A step of drafts counts for a prefill only as far as max_model_len."""
+
+    def _num_blocks_of_prefills(self: Any) -> int:
+        num_beside = self._num_tokens_beside()
+        lacked = [
+            self.block_pool.compute_num_new_blocks(
+                request, min(request.num_tokens + num_beside, self.config.max_model_len)
+            )
+            for request in self.inflight_prefills
+        ]
+        return int(self.block_pool.num_blocks_for(num_beside) + sum(lacked))
+
+    return _num_blocks_of_prefills

@@ -282,3 +282,34 @@ def a_turn_is_taken_for_the_end(original: Method) -> Method:
         self._finish(request, status)
 
     return _handle_stopped_request
+
+
+@mutation(
+    target="impl.lifecycle:begin_turn",
+    setting="streaming-repetition",
+    caught_by="stops_are_in_order",
+)
+def repetition_is_looked_for_in_one_turn_only(original: Method) -> Method:
+    """An answer that a chunk has begun is tested for its length alone."""
+
+    def begin_turn(request: Any, update: Any, max_model_len: int) -> None:
+        original(request, update, max_model_len)
+        request.check_stop_from = request.max_num_tokens
+
+    return begin_turn
+
+
+@mutation(
+    target="impl.lifecycle:begin_turn",
+    setting="streaming-blocks",
+    caught_by="grants_are_maximal",
+)
+def a_turn_is_planned_as_the_one_before(original: Method) -> Method:
+    """Up to where one token in a step is due is not worked out again once a chunk has come."""
+
+    def begin_turn(request: Any, update: Any, max_model_len: int) -> None:
+        decode_until = request.decode_until
+        original(request, update, max_model_len)
+        request.decode_until = decode_until
+
+    return begin_turn
