@@ -159,6 +159,7 @@ def test_nobody_is_interrupted_while_memory_is_cleared_up():
             while True:
                 pass
 
+    gc.collect()  # What other tests have left is not cleared up here.
     gc.callbacks.append(callback)
     try:
         assert "engine_hangs" == fault_of(CollectsAndHangs, "schedule", time_limit_s=0.1).name
