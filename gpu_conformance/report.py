@@ -48,6 +48,8 @@ def check_axis(bench: Bench, axis: Axis, outcomes: Sequence[Outcome], arguments:
 def _lines(run: Sequence[Outcome], outcomes: Sequence[Outcome], tally: Tally) -> Iterator[str]:
     values = " ".join(str(outcome.value) for outcome in run)
     yield make_line("compared", f"{describe(tally)}; {values or 'nothing'}")
+    if tally.num_tokens and not tally.num_rows:
+        yield make_line("weaker", "this runner shows no bits, so tokens alone were compared")
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.left_out:
@@ -73,11 +75,15 @@ def _explain(bench: Bench, outcome: Outcome, arguments: str) -> str:
     assert outcome.first is not None, "what differs does so somewhere"
     if outcome.schedule_faults:
         lines.append(f"schedule       at fault itself: {outcome.schedule_faults[0]}")
+    place = outcome.first.describe(outcome.way.config.block_size)
     if outcome.first.kind == "no answer" or bench.subject.weights is None:
-        lines.append(outcome.first.describe(outcome.way.config.block_size))
+        lines.append(place)
+    elif not outcome.tally.num_differing_rows:
+        lines.append(f"no row differs, so what is sampled from equal rows does: {place}")
     else:
         found = find_divergence(bench, outcome.way)
-        lines += ["no row differs while somebody looks"] if found is None else [found.describe()]
+        unseen = f"no row differs while somebody looks: {place}"
+        lines.append(unseen if found is None else found.describe())
     command = f"schedcheck conform {arguments} --backend {subject.backend} "
     command += "" if subject.weights is None else f"--dtype {subject.dtype} "
     command += shlex.join(["--axis", f"{outcome.axis}={outcome.value}"])

@@ -29,6 +29,8 @@ MakeRunner = Callable[[Way, int], Runner]
 """Takes the way that it is for, and the number of blocks."""
 OWN = "own"
 """The number type of a foreign runner, which does not tell."""
+CALLS = ("execute", "get_logits", "read_kv")
+"""What a runner may be asked for: a step, and its bits."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -110,10 +112,30 @@ def _make_foreign(name: str, device: str) -> Subject:
     def make(way: Way, num_blocks: int) -> Runner:
         if way.graph_bucket:
             raise NotHere("a foreign runner fills up steps as it likes")
-        runner: Runner = factory(way.config.block_size, num_blocks)
+        try:
+            runner: Runner = factory(way.config.block_size, num_blocks)
+        except Exception as error:
+            raise HarnessError(
+                f"runner {name} cannot be made of block_size={way.config.block_size} and "
+                f"num_blocks={num_blocks}: {type(error).__name__}: {error}"
+            ) from error
+        _check_calls(name, runner)
         return runner
 
     return Subject(backend=name, dtype=OWN, device=device, make=make)
+
+
+def _check_calls(name: str, runner: object) -> None:
+    """Raises `HarnessError` for a runner that cannot run, or that shows half of its bits."""
+    has = {call: callable(getattr(runner, call, None)) for call in CALLS}
+    if not has["execute"]:
+        raise HarnessError(f"runner {name} has no execute(SchedulerOutput), which runs a step")
+    if has["get_logits"] != has["read_kv"]:
+        shown, other = sorted(("get_logits", "read_kv"), key=lambda call: not has[call])
+        raise HarnessError(
+            f"runner {name} has {shown} and no {other}, and bits need both; add it, or leave out "
+            "both to have tokens compared alone"
+        )
 
 
 def is_foreign(backend: str) -> bool:

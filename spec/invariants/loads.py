@@ -199,10 +199,7 @@ def blocks_are_kept_back_while_written(config: SchedulerConfig, seen: Transition
     """
     expected = [*what_goes_on(seen), *what_is_given_up(config, seen)]
     if shown(expected) != shown(seen.after.retained):
-        yield (
-            f"kept back are {shown(seen.after.retained)}, due are {shown(expected)} "
-            "(blocks, steps to return, request of a load)"
-        )
+        yield (f"kept back are {describe(seen.after.retained)}, due are {describe(expected)}")
 
 
 def what_goes_on(seen: Transition) -> Iterator[RetainedBlocks]:
@@ -237,6 +234,19 @@ def shown(retained: list[RetainedBlocks]) -> list[tuple[list[int], int, str | No
     """In an order of their own."""
     kept = [(each.block_ids, each.num_steps, each.request_id) for each in retained]
     return sorted(kept, key=str)
+
+
+def describe(retained: list[RetainedBlocks]) -> str:
+    """Which blocks, and until when."""
+    return "; ".join([*_until(retained)]) or "none"
+
+
+def _until(retained: list[RetainedBlocks]) -> Iterator[str]:
+    for block_ids, num_steps, request_id in shown(retained):
+        returns = "step returns" if num_steps == 1 else "steps return"
+        waits = [f"{num_steps} {returns}"] if num_steps else []
+        waits += [f"the load for {request_id} ends"] if request_id else []
+        yield f"{block_ids} until {' and '.join(waits)}"
 
 
 def has_returned(seen: Transition) -> bool:

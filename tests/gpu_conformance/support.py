@@ -71,3 +71,25 @@ class Raises(Echo):
         if len(output.scheduled_new_reqs) > 1:
             raise RuntimeError("out of memory")
         return super().execute(output)
+
+
+class RunsNothing:
+    """One without `execute`."""
+
+    def __init__(self, block_size, num_blocks):
+        """Takes what it is given."""
+
+
+class ShowsHalf(Echo):
+    """One that shows logits and no KV."""
+
+    def get_logits(self):
+        """None."""
+        return {}
+
+
+class TakesNothing(Echo):
+    """One that is made of nothing."""
+
+    def __init__(self):
+        super().__init__(16, 4)

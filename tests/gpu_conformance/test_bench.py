@@ -4,6 +4,7 @@ import attrs
 import pytest
 import torch
 
+from checkers.errors import HarnessError
 from gpu_conformance.axes.recorded_run import FOLDER, make_recorded_way
 from gpu_conformance.bench import Bench
 from gpu_conformance.reference import find_worst_error
@@ -95,6 +96,20 @@ def test_a_foreign_runner_that_feels_its_batch_is_found():
     """Tokens that depend on who else is in the step differ from those alone."""
     outcome = run(foreign("FeelsItsBatch"), "batch_order", 1)
     assert ("violated", "token") == (outcome.verdict, outcome.first.kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("RunsNothing", "has no execute"),
+        ("ShowsHalf", "has get_logits and no read_kv"),
+        ("TakesNothing", "cannot be made of block_size=16 and num_blocks=.*TypeError"),
+    ],
+)
+def test_what_cannot_be_a_runner_is_wrong_usage(name, told):
+    """It is refused in one sentence, and is no finding."""
+    with pytest.raises(HarnessError, match=told):
+        run(foreign(name), "batch_order", 1)
 
 
 def test_what_a_runner_raises_is_a_finding():

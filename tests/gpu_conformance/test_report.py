@@ -5,6 +5,7 @@ import pytest
 
 from gpu_conformance.bench import Outcome
 from gpu_conformance.command import Order
+from gpu_conformance.ledger import Part
 from gpu_conformance.oracle import Difference, Tally
 from gpu_conformance.registry import AXES
 from gpu_conformance.report import check_axis, check_control, check_matrix
@@ -80,6 +81,23 @@ def test_a_finding_tells_how_to_see_it_again(bench):
         "schedcheck conform --device cpu --model tiny --engine fast --backend tile --dtype float32 "
         "--axis batch_size=2"
     )
+
+
+def test_tokens_alone_are_said_to_be_weaker(bench):
+    """Of a runner without bits the report says that tokens were all there was."""
+    outcome = make_outcome(bench, tally=Tally(0, 0, 35, 0))
+    check = check_axis(bench, AXES["batch_size"], [outcome], ARGUMENTS)
+    assert "weaker      this runner shows no bits, so tokens alone were compared" == check.lines[1]
+
+
+def test_what_is_sampled_from_equal_rows_is_named(bench):
+    """Where tokens differ and no row does, sampling is at fault, and the place is told."""
+    part = Part("r1", 0, 7, 0, True, True, (1,))
+    first = Difference("token", 2, part, 7, "token: 124, alone 38")
+    outcome = make_outcome(bench, first=first, tally=Tally(9, 0, 3, 1))
+    explanation = check_axis(bench, AXES["batch_size"], [outcome], ARGUMENTS).explanation
+    assert "no row differs, so what is sampled from equal rows does: r1, position 7" in explanation
+    assert "token: 124, alone 38" in explanation
 
 
 def test_the_control_must_fail(bench):

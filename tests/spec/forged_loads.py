@@ -231,8 +231,7 @@ def _a_prompt_that_needs_a_block_more(seen: Transition) -> None:
 @breaks(
     "blocks_are_kept_back_while_written",
     an_abort_in_flight,
-    "kept back are [], due are [([1, 5], 2, None), ([3, 4], 0, 'A')] "
-    "(blocks, steps to return, request of a load)",
+    "kept back are none, due are [1, 5] until 2 steps return; [3, 4] until the load for A ends",
 )
 def _written_blocks_are_free(seen: Transition) -> None:
     seen.after.retained.clear()
@@ -241,8 +240,7 @@ def _written_blocks_are_free(seen: Transition) -> None:
 @breaks(
     "blocks_are_kept_back_while_written",
     a_step_that_is_waited_for,
-    "kept back are [([1, 2], 2, None)], due are [([1, 2], 1, None)] "
-    "(blocks, steps to return, request of a load)",
+    "kept back are [1, 2] until 2 steps return, due are [1, 2] until 1 step returns",
 )
 def _a_step_that_does_not_count(seen: Transition) -> None:
     seen.after.retained = [RetainedBlocks([1, 2], 2)]
