@@ -87,10 +87,12 @@ def test_the_process_ends_with_the_block(tmp_path):
 
 
 def test_whether_they_have_found_something_is_known_at_once(tmp_path):
-    """Asking does not wait; once they have, it is so, and the result is still there."""
+    """Asking does not wait for endless walks; once they have, it is so, and the result is there."""
     progress = Progress(Console(file=io.StringIO()))
-    with walking_beside(Walks(name_of(LosesABlock), 10.0, [TINY], PLAN, tmp_path)) as beside:
+    endless = Plan(num_walks=1_000_000, length=40)
+    with walking_beside(Walks("fast", 10.0, [TINY], endless, tmp_path)) as beside:
         assert not beside.has_found(progress)
+    with walking_beside(Walks(name_of(LosesABlock), 10.0, [TINY], PLAN, tmp_path)) as beside:
         assert "violated" == beside.result(progress).verdict
         assert beside.has_found(progress)
 
