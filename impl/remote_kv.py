@@ -134,7 +134,8 @@ class RemoteKV(RequestLifecycle):
 
     def _forget_lost(self, request: Request) -> None:
         """Nothing has arrived: the blocks are free, and nothing is reserved for the request."""
-        self.inflight_prefills.discard(request)
+        if not self.config.reserve_for_lost_loads:
+            self.inflight_prefills.discard(request)
         self.block_pool.free(request)
 
     def _free_request_blocks(self, request: Request) -> None:

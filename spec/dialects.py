@@ -13,7 +13,11 @@ BEFORE_0_33 = {
 """Of adapters and drafts; no recording of an older release holds any, so these are read."""
 DIALECTS: dict[str, dict[str, Any]] = {
     "vllm-0.33.0": {},
-    "vllm-0.33.0-as-released": {"publish_at_grant": True, "keep_unscheduled_drafts": True},
+    "vllm-0.33.0-as-released": {
+        "publish_at_grant": True,
+        "keep_unscheduled_drafts": True,
+        "reserve_for_lost_loads": True,
+    },
     "vllm-0.16.0": {
         "threshold_spares_lone_request": False,
         "uncached_blocks_first": False,
@@ -36,7 +40,8 @@ DIALECTS: dict[str, dict[str, Any]] = {
 }
 """Fields of `SchedulerConfig` by dialect; what a dialect does not name has its default.
 
-The defaults are vLLM 0.33.0 with two faults corrected: as released, it publishes blocks that may
-never be computed (`publish_at_grant`), and lets a step verify drafts that no worker has
-(`keep_unscheduled_drafts`).
+The defaults are vLLM 0.33.0 with three faults corrected: as released, it publishes blocks that may
+never be computed (`publish_at_grant`), lets a step verify drafts that no worker has
+(`keep_unscheduled_drafts`), and lets a request whose load was lost stand in its own way
+(`reserve_for_lost_loads`).
 """

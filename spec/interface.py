@@ -235,6 +235,9 @@ class SchedulerConfig:
     keep_unscheduled_drafts: bool = _flag(False)
     """Dialect (vLLM 0.33.0 as released, async): a request that sits a step out keeps its draft
     placeholders, for which its worker has no drafts any more (vLLM #46899)."""
+    reserve_for_lost_loads: bool = _flag(False)
+    """Dialect (vLLM 0.33.0 as released): a request whose load has brought nothing goes on being
+    counted as a prompt loaded in part, so its next load must leave alone what it needs itself."""
     same_step_prefix_hits: bool = _flag(True)
     """Dialect: a request may hit blocks that the step that admits it is about to compute."""
     threshold_spares_lone_request: bool = _flag(True)

@@ -9,8 +9,8 @@ Source: vllm/v1/core/sched/scheduler.py: schedule (load_kv_async), _update_waiti
 _update_from_kv_xfer_finished, _update_requests_with_invalid_blocks, _handle_failed_recving,
 finish_requests (delay_free_blocks), _drain_deferred_loads, _inflight_prefill_reserved_blocks.
 
-One difference is on purpose. A request whose load has brought nothing gives its blocks up, and the
-store is asked again. The release goes on counting it among the prefills in flight, so its next
+A request whose load has brought nothing gives its blocks up, and the store is asked again. The
+release goes on counting it among the prefills in flight (`reserve_for_lost_loads`), so its next
 load must leave free what it needs itself, and may be refused for ever.
 """
 
@@ -125,7 +125,7 @@ class RemoteKV(RequestLifecycle):
         if request.num_preemptions > 0:
             request.status = RequestStatus.PREEMPTED
         if request.num_computed_tokens == 0:
-            request.is_prefill_chunk = False
+            request.is_prefill_chunk = self.config.reserve_for_lost_loads
             self.block_pool.free(request)
             return
         self._publish(request, request.num_computed_tokens)
@@ -160,7 +160,7 @@ def num_blocks_of_prefills(config: SchedulerConfig, requests: dict[str, Request]
     """
     num_blocks = cdiv(num_tokens_of_drafts(config), config.block_size)
     for request in requests.values():
-        if request.is_prefill_chunk and request.num_blocks > 0:
+        if request.is_prefill_chunk and (request.num_blocks > 0 or config.reserve_for_lost_loads):
             num_tokens = min(request.num_tokens, config.max_model_len)
             num_required = cdiv(num_tokens + num_tokens_of_drafts(config), config.block_size)
             num_blocks += max(num_required - request.num_blocks, 0)

@@ -7,7 +7,7 @@ no device is used (`impl.adapters.vllm_config`). Tried with 0.33.0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -24,6 +24,7 @@ from spec.interface import (
     PauseState,
     RequestObservation,
     RequestStatus,
+    RetainedBlocks,
     SchedulerConfig,
     SchedulerOutput,
     StreamingUpdate,
@@ -49,6 +50,10 @@ class Vllm:
     | cached_block_ids                      | blocks with a KVCacheBlock.block_hash               |
     | block_contents                        | what was hashed to it, remembered by BlockContents  |
     | finished_req_ids                      | Scheduler.finished_req_ids, a set: sorted           |
+    | retained                              | Scheduler.deferred_frees, then finished requests in |
+    |                                       | Scheduler.requests: their loads have not ended      |
+    | deferred_loads                        | Scheduler.deferred_loads, and what its connector    |
+    |                                       | has not told a worker yet                           |
 
     Of a step's output: `preempted_req_ids` without those whom a reset of the prefix cache
     preempted before, and `new_block_ids_to_zero` as for models whose new blocks must be zeroed.
@@ -61,6 +66,8 @@ class Vllm:
         self.sessions: dict[str, NewRequest] = {}
         # What vLLM answered, for the steps in flight, oldest first; they return in order.
         self.in_flight: deque[Any] = deque()
+        # Who has ended while a load wrote, in that order; vLLM has them in the order of arrival.
+        self.abandoned: list[str] = []
 
     @staticmethod
     def prepare() -> None:
@@ -97,6 +104,7 @@ class Vllm:
             },
             finished_req_ids=sorted(output.finished_req_ids),
             new_block_ids_to_zero=list(output.new_block_ids_to_zero or ()),
+            kv_loads=self.scheduler.connector.take_begun() if self.scheduler.connector else {},
         )
 
     def update_from_output(
@@ -127,7 +135,12 @@ class Vllm:
         """Ends requests."""
         from vllm.v1.request import RequestStatus as Status
 
-        self.scheduler.finish_requests(list(request_ids), Status[finished_status.name])
+        ended = self.scheduler.finish_requests(list(request_ids), Status[finished_status.name])
+        for name in [request.request_id for request in ended]:
+            if name in self.scheduler.requests:
+                self.abandoned.append(name)
+                if self._store_forgets(name):
+                    self.finish_recving(name, 0)
 
     def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
         """Hands over drafts."""
@@ -146,6 +159,27 @@ class Vllm:
         """Lets the compiler of grammars be done with one."""
         if request_id in self.scheduler.requests:
             self.scheduler.requests[request_id].structured_output_request.grammar = object()
+
+    def finish_recving(self, request_id: str, num_valid_tokens: int) -> None:
+        """Lets a load end, as a worker tells it with the result of a step that computes nothing."""
+        from vllm.v1.core.sched.output import SchedulerOutput as Output
+        from vllm.v1.outputs import KVConnectorOutput
+        from vllm.v1.outputs import ModelRunnerOutput as Result
+
+        request = self.scheduler.requests.get(request_id)
+        if request is None:
+            return
+        told = KVConnectorOutput(finished_recving={request_id})
+        if request_id in self.abandoned:
+            self.abandoned.remove(request_id)
+        elif num_valid_tokens == 0:
+            told.failed_recving = {request_id}
+        elif num_valid_tokens < request.num_computed_tokens:
+            block_ids = self._block_ids_of(request_id)
+            told.invalid_block_ids = {block_ids[num_valid_tokens // self.scheduler.block_size]}
+        self.scheduler.update_from_output(
+            Output.make_empty(), Result([], {}, [], kv_connector_output=told)
+        )
 
     def streaming_update(self, request_id: str, update: StreamingUpdate | None) -> None:
         """Hands over a chunk, or closes its request, which one that is not resumable does."""
@@ -179,6 +213,7 @@ class Vllm:
             requests={
                 name: self._observe_request(request)
                 for name, request in self.scheduler.requests.items()
+                if name not in self.abandoned
             },
             num_free_blocks=pool.get_num_free_blocks(),
             free_block_ids=[b.block_id for b in pool.free_block_queue.get_all_free_blocks()],
@@ -186,11 +221,38 @@ class Vllm:
             cached_block_ids=sorted(contents),
             finished_req_ids=sorted(self.scheduler.finished_req_ids),
             block_contents=contents,
+            retained=list(self._observe_retained()),
+            deferred_loads=self._observe_deferred_loads(),
         )
 
     def _waiting(self) -> list[str]:
         queues = (self.scheduler.kv_holding_waiting, self.scheduler.waiting)
         return [request.request_id for queue in queues for request in queue]
+
+    def _store_forgets(self, request_id: str) -> bool:
+        """Whether a load is called off, since no worker has been told of it yet."""
+        connector = self.scheduler.connector
+        return connector is not None and connector.begun.pop(request_id, None) is not None
+
+    def _block_ids_of(self, request_id: str) -> list[int]:
+        return list(self.scheduler.kv_cache_manager.get_block_ids(request_id)[0])
+
+    def _num_steps_to(self, fence: int) -> int:
+        num_returned: int = self.scheduler.processed_step_seq
+        return max(fence - num_returned, 0)
+
+    def _observe_retained(self) -> Iterator[RetainedBlocks]:
+        for fence, blocks in self.scheduler.deferred_frees:
+            yield RetainedBlocks([b.block_id for b in blocks], self._num_steps_to(fence))
+        for name in self.abandoned:
+            fence = self.scheduler.requests[name].last_sched_seq
+            yield RetainedBlocks(self._block_ids_of(name), self._num_steps_to(fence), name)
+
+    def _observe_deferred_loads(self) -> dict[str, int]:
+        """Loads that no worker has been told of; those that are due are the connector's by now."""
+        connector, deferred = self.scheduler.connector, self.scheduler.deferred_loads
+        due = dict.fromkeys(connector.begun, 0) if connector else {}
+        return due | {name: self._num_steps_to(fence) for name, (fence, *_) in deferred.items()}
 
     def _observe_request(self, request: Any) -> RequestObservation:
         return RequestObservation(
@@ -202,7 +264,7 @@ class Vllm:
             num_preemptions=request.num_preemptions,
             num_output_placeholders=request.num_output_placeholders,
             num_in_flight_tokens=request.num_in_flight_tokens,
-            block_ids=list(self.scheduler.kv_cache_manager.get_block_ids(request.request_id)[0]),
+            block_ids=self._block_ids_of(request.request_id),
             num_stale_output_tokens=request.num_stale_output_tokens,
             num_draft_tokens=len(request.spec_token_ids),
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from impl.adapters.vllm_connector import RemoteStore
 from spec.interface import ConfigError, SchedulerConfig
 
 ENVIRONMENT = {
@@ -113,13 +114,25 @@ def make_scheduler(config: SchedulerConfig) -> Any:
         ),
         block_size=config.block_size,
     )
-    scheduler.num_lookahead_tokens = config.num_lookahead_tokens
+    _set_lookahead(scheduler, config)
+    if config.load_kv_async:
+        scheduler.connector = RemoteStore(config.block_size)
+    scheduler.defer_block_free = config.defer_block_free
+    scheduler.defer_async_loads = config.defer_async_loads
     scheduler.kv_cache_manager.watermark_blocks = config.num_watermark_blocks
     # As for models whose new blocks must be zeroed: the step then says which those are.
     scheduler.needs_kv_cache_zeroing = True
     for manager in scheduler.kv_cache_manager.coordinator.single_type_managers:
         manager._record_new_block_ids = True
     return scheduler
+
+
+def _set_lookahead(scheduler: Any, config: SchedulerConfig) -> None:
+    """Sets the slots of a drafter, and what the scheduler has worked out from them."""
+    scheduler.num_lookahead_tokens = config.num_lookahead_tokens
+    if config.num_speculative_tokens:
+        num_tokens = 1 + config.num_speculative_tokens + config.num_lookahead_tokens
+        scheduler._spec_decode_step_blocks = -(-num_tokens // config.block_size)
 
 
 @functools.cache

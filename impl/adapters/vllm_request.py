@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from impl.adapters.vllm_connector import make_transfer_params
 from spec.interface import BlockContent, NewRequest, RepetitionDetection, SchedulerConfig
 
 Hasher = Callable[[Any], list[Any]]
@@ -76,6 +77,7 @@ def _make_sampling_params(new: NewRequest) -> Any:
         ignore_eos=new.eos_token_id is None,
         repetition_detection=_make_repetition_detection(new.repetition_detection),
         structured_outputs=StructuredOutputsParams(regex=".*") if new.structured_output else None,
+        extra_args={"kv_transfer_params": make_transfer_params(new)},
     )
     params.update_from_generation_config({}, new.eos_token_id)
     return params

@@ -82,6 +82,7 @@ def _draw_dialect(rng: Random) -> dict[str, Any]:
     return {
         "publish_at_grant": rng.random() < 0.2,
         "keep_unscheduled_drafts": rng.random() < 0.2,
+        "reserve_for_lost_loads": rng.random() < 0.2,
         "same_step_prefix_hits": rng.random() < 0.7,
         "threshold_spares_lone_request": rng.random() < 0.7,
         "uncached_blocks_first": rng.random() < 0.7,

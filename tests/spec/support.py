@@ -166,6 +166,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
             "reject_too_large",
             "publish_at_grant",
             "keep_unscheduled_drafts",
+            "reserve_for_lost_loads",
             "same_step_prefix_hits",
             "threshold_spares_lone_request",
             "uncached_blocks_first",

@@ -12,7 +12,7 @@ from textwrap import dedent
 import attrs
 import pytest
 
-from spec.actions import SetPauseState, UpdateFromOutput
+from spec.actions import KVReceived, SetPauseState, UpdateFromOutput
 from spec.dialects import DIALECTS
 from spec.interface import SchedulerConfig
 from tests.spec.support import Driver, make_config, make_request
@@ -308,6 +308,18 @@ def test_keep_unscheduled_drafts(*, keeps: bool) -> None:
     assert (2 if keeps else 0) == driver["B"].num_draft_tokens
 
 
+@pytest.mark.parametrize("reserve", [False, True])
+def test_reserve_for_lost_loads(*, reserve: bool) -> None:
+    """Of 4 blocks A's load takes 2 and fails; as released, the next one must leave 3 more alone."""
+    config = make_config(
+        load_kv_async=True, block_size=2, num_blocks=4, reserve_for_lost_loads=reserve
+    )
+    driver = Driver(config, make_request("A", 5, num_remote_tokens=4))
+    driver.step()
+    driver.do(KVReceived("A", 0))
+    assert ([] if reserve else ["A"]) == list(driver.schedule().kv_loads)
+
+
 @pytest.mark.parametrize(("stops", "num_steps"), [(True, 2), (False, 3)])
 def test_stop_at_max_tokens_in_flight(*, stops: bool, num_steps: int) -> None:
     """Fact 6: a request whose last token is being sampled is skipped (0.11: a surplus step)."""
@@ -347,7 +359,8 @@ def test_dialects_build(name: str) -> None:
 
 
 def test_the_default_is_the_corrected_release() -> None:
-    """As released, vLLM 0.33.0 differs from the default by two faults."""
+    """As released, vLLM 0.33.0 differs from the default by its faults."""
     assert {} == DIALECTS["vllm-0.33.0"]
     released = DIALECTS["vllm-0.33.0-as-released"]
-    assert {"publish_at_grant": True, "keep_unscheduled_drafts": True} == released
+    faults = ("publish_at_grant", "keep_unscheduled_drafts", "reserve_for_lost_loads")
+    assert dict.fromkeys(faults, True) == released
