@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 
 from checkers.configs import load_settings
+from checkers.counterexample import read, rerun
 from checkers.engines import load_engine
 from checkers.errors import HarnessError
 from checkers.lockstep import Lockstep
@@ -21,6 +23,8 @@ from spec.interface import ConfigError, NewRequest, SchedulerConfig
 # What an engine's libraries think outdated is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+DOCS = Path(__file__).parents[2] / "docs"
+FINDINGS = sorted((DOCS / "findings" / "vllm-0.33.0").glob("*.json"))
 RELEASED = DIALECTS["vllm-0.33.0-as-released"]
 NOT_IN_VLLM = {
     name
@@ -159,6 +163,24 @@ def test_fault_a_lost_load_is_counted_on(vllm):
         seen = followed.step(Schedule())
         assert ({}, {}) == (seen.outcome.output.num_scheduled_tokens, seen.outcome.output.kv_loads)
         followed.step(UpdateFromOutput({}))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+def test_the_published_runs_happen_again(vllm, path):
+    """What docs/findings shows of the release is what it does."""
+    found = read(path)
+    trial, again = rerun(found, vllm)
+    assert again is not None
+    assert [b.name for b in found.breaches] == [b.name for b in again.breaches]
+    assert len(found.steps) == len(trial.steps)
+
+
+def test_every_published_run_is_in_the_table():
+    """docs/adapters.md names each file of docs/findings."""
+    table = (DOCS / "adapters.md").read_text(encoding="utf-8")
+    assert [] == [path.name for path in FINDINGS if path.name not in table]
+    assert len(FINDINGS) > 0
 
 
 def test_a_missing_vllm_is_one_sentence(monkeypatch):
