@@ -1,12 +1,14 @@
 """One strict converter between our data and JSON or TOML: nothing unknown, nothing coerced.
 
-Entry points: `make_converter`, and `explain` for what it objects to.
+Entry points: `make_converter`, and `explain` for what it objects to; `name_known` for a name that
+is unknown.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
@@ -112,6 +114,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
+def name_known(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """What somebody may have meant by a name, and all that there are."""
+    known = list(known)
+    meant = [name for each in unknown for name in difflib.get_close_matches(each, known, n=1)]
+    question = f"did you mean {' and '.join(meant)}? " if meant else ""
+    return f"{question}known are {', '.join(known)}"
+
+
 def explain(error: Exception) -> str:
     """What a converter objects to, in one line: the place of the first fault, and the way out."""
     first, *others = cattrs.transform_error(error, "$", _describe)
@@ -122,8 +132,9 @@ def explain(error: Exception) -> str:
 
 def _describe(error: BaseException, kind: Any) -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        known = ", ".join(field.name for field in attrs.fields(error.cl))
-        return f"{', '.join(sorted(error.extra_fields))} is unknown; known are {known}"
+        known = [field.name for field in attrs.fields(error.cl)]
+        unknown = sorted(error.extra_fields)
+        return f"{', '.join(unknown)} is unknown; {name_known(unknown, known)}"
     if isinstance(error, KeyError):
         return "this field is missing; give it a value"
     return str(error)

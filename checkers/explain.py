@@ -21,6 +21,7 @@ from spec.interface import (
     StreamingUpdate,
 )
 from spec.model import Model
+from spec.remote_kv import num_blocks_of_prefills
 from spec.request import Request
 from spec.scheduler import ReferenceScheduler
 
@@ -197,6 +198,14 @@ class ExplainedScheduler(ReferenceScheduler):
             has_room,
             f"{num_tokens} of {request.num_tokens} tokens, a hit of {hit.num_blocks} blocks, "
             f"{self.block_pool.num_free_blocks} free blocks, {self.num_reserved_blocks} reserved",
+        )
+
+    def _has_room_to_load(self, request: Request, end: int, hit: CacheHit) -> bool:
+        return self._gate(
+            f"room to load {request.request_id}",
+            super()._has_room_to_load(request, end, hit),
+            f"{end} tokens, a hit of {hit.num_blocks} blocks, {self.block_pool.num_free_blocks} "
+            f"free blocks, {num_blocks_of_prefills(self.config, self.requests)} for prefills",
         )
 
     def _begin_load(self, request: Request, end: int, hit: CacheHit) -> None:

@@ -18,17 +18,14 @@ from attrs import define, field, frozen
 from checkers.configs import Setting
 from checkers.errors import HarnessError
 from checkers.liveness import Lasso, QuietGraph, is_quiet
+from checkers.names import rename
 from checkers.run import Breach, Judge, Verdict, follow, select_invariants
 from spec.actions import (
     ACTION_NAMES,
     Action,
     AddRequest,
-    FinishRequests,
-    GrammarReady,
-    KVReceived,
     Schedule,
     StreamingChunk,
-    UpdateFromOutput,
 )
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import Snapshot, SpecModel, canonical_names, freeze, rewind, save, thaw
@@ -44,6 +41,8 @@ class Budget:
     """Wall-clock time."""
     states: int = 0
     """Unique states."""
+    actions: int = 0
+    """That an engine is led through; the specification is not."""
     states_only: bool = False
     """Whether to judge every state, but only the first transition into each."""
 
@@ -317,18 +316,6 @@ def _take_numbers(run: SpecModel, numbers: list[int]) -> list[Action]:
 def _rename(action: Action, names: dict[str, str], run: SpecModel) -> Action:
     if isinstance(action, AddRequest):
         return run.arrival(action.shape)
-    if isinstance(action, FinishRequests):
-        return FinishRequests(tuple(names[name] for name in action.request_ids), action.status)
-    if isinstance(action, GrammarReady):
-        return GrammarReady(names[action.request_id])
     if isinstance(action, StreamingChunk):
         return run.chunk(names[action.request_id], action.update)
-    if isinstance(action, KVReceived):
-        return KVReceived(names[action.request_id], action.num_valid_tokens)
-    if isinstance(action, UpdateFromOutput):
-        sampled, drafts = action.sampled_token_ids, action.draft_token_ids
-        return UpdateFromOutput(
-            {names[name]: tokens for name, tokens in sampled.items()},
-            {names[name]: tokens for name, tokens in drafts.items()},
-        )
-    return action
+    return rename(action, names)

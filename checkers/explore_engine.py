@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import attrs
 from attrs import define, field
 
 from checkers.engines import Engine, hang_alarms
@@ -21,20 +20,16 @@ from checkers.errors import EngineFault
 from checkers.explore import Budget
 from checkers.liveness import Lasso, drain
 from checkers.lockstep import Lockstep
+from checkers.rewalk import environment_of
 from checkers.run import Judge, Run
+from checkers.shrink import Effort, names_to_break
 from checkers.trial import Rules, Trial, run_trial
 from spec.actions import (
     ACTION_NAMES,
     Action,
-    AddRequest,
-    FinishRequests,
-    ResetPrefixCache,
     Schedule,
-    SetPauseState,
-    UpdateFromOutput,
 )
 from spec.environment import Environment
-from spec.interface import NewRequest
 from spec.scheduler import ReferenceScheduler
 from spec.snapshot import Snapshot, SpecModel, freeze, rewind, save
 
@@ -49,6 +44,8 @@ class EngineExploration:
     """States of the specification."""
     num_generated: int = 0
     """Actions that the engine took in them."""
+    num_led: int = 0
+    """Actions that it took in all, those of the ways to them included."""
     depth: int = 0
     is_complete: bool = False
     """Whether every action of every state (up to the depth asked for) was taken."""
@@ -124,6 +121,9 @@ class EngineExplorer:
             if budget.states and len(self.known) >= budget.states:
                 self.found.interrupted_by = "the state budget"
                 return []
+            if budget.actions and self.found.num_led >= budget.actions:
+                self.found.interrupted_by = "the action budget"
+                return []
             if time.monotonic() > deadline:
                 self.found.interrupted_by = "the time budget"
                 return []
@@ -138,10 +138,11 @@ class EngineExplorer:
             self.found.num_generated += 1
             self.found.num_by_action[ACTION_NAMES[type(action)]] += 1
             broken = self._lead(longer)
-            if broken & self.wanted if self.wanted else broken:
+            if broken and (not self.wanted or broken & self.wanted):
                 self.found.failing = longer
                 return
-            if state not in self.known:
+            # A run ends with the first breach, whatever rule it is of.
+            if not broken and state not in self.known:
                 self.known.add(state)
                 # A step that is planned is how the path before it was drained already, and whoever
                 # looks for a shorter run does not look for a loop.
@@ -170,6 +171,7 @@ class EngineExplorer:
     def _lead(self, path: Path) -> set[str]:
         """The rules that the last action of a path breaks; the others were looked at before."""
         *earlier, last = path
+        self.found.num_led += len(path)
         lockstep = Lockstep(self.rules.config) if self.rules.lockstep else None
         try:
             is_trusted = "engine_answers" not in self.wanted
@@ -197,45 +199,19 @@ class EngineExplorer:
             return None
 
 
-def find_shortest(
-    trial: Trial, rules: Rules, engine: Engine, *, seconds: float
-) -> tuple[Trial, bool]:
-    """Returns the shortest failing run found, and whether all shorter ones were tried in time.
+def find_shortest(trial: Trial, rules: Rules, engine: Engine, effort: Effort) -> tuple[Trial, bool]:
+    """Returns the shortest failing run found, and whether all shorter ones were tried.
 
     Shorter means: over the same requests and sampled tokens, with no more requests alive at once.
     """
-    wanted = frozenset(breach.name for breach in trial.breaches)
     environment = environment_of(trial.actions, rules)
     if len(trial.steps) <= 1:
         return trial, True
-    explorer = EngineExplorer(rules, engine, environment, wanted)
-    found = explorer.run(Budget(seconds=seconds), max_depth=len(trial.steps) - 1)
+    if not effort.num_actions or effort.seconds <= 0:
+        return trial, False
+    explorer = EngineExplorer(rules, engine, environment, names_to_break(trial))
+    budget = Budget(seconds=effort.seconds, actions=effort.num_actions)
+    found = explorer.run(budget, max_depth=len(trial.steps) - 1)
     if found.failing:
         return run_trial(rules, engine, found.failing), True
     return trial, found.is_complete
-
-
-def environment_of(actions: list[Action], rules: Rules) -> Environment:
-    """The smallest environment in which a run may happen."""
-    shapes: dict[NewRequest, None] = {}
-    tokens = {rules.default_token_id: None}
-    drafts: tuple[int, ...] = ()
-    for action in actions:
-        if isinstance(action, AddRequest):
-            shapes[attrs.evolve(action.request, request_id="", arrival_time=0.0)] = None
-        elif isinstance(action, UpdateFromOutput):
-            for sampled in action.sampled_token_ids.values():
-                tokens.update(dict.fromkeys(sampled))
-            for token_ids in action.draft_token_ids.values():
-                drafts = max(drafts, tuple(token_ids), key=len)
-    num_arrivals = sum(isinstance(action, AddRequest) for action in actions)
-    return Environment(
-        shapes=tuple(shapes) or (NewRequest(request_id="", prompt_token_ids=(0,), max_tokens=1),),
-        max_live_requests=max(num_arrivals, 1),
-        max_in_flight=rules.max_in_flight,
-        sampled_token_ids=tuple(tokens),
-        draft_token_ids=drafts,
-        with_aborts=any(isinstance(action, FinishRequests) for action in actions),
-        with_pauses=any(isinstance(action, SetPauseState) for action in actions),
-        with_resets=any(isinstance(action, ResetPrefixCache) for action in actions),
-    )

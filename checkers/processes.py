@@ -15,14 +15,16 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("spawn")
 
 
-def start_process(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProcess, Connection]:
-    """Starts `serve(connection, *arguments)`; it ends with this process.
+def start_process(
+    serve: Callable[..., None], *arguments: Any, is_daemon: bool = True
+) -> tuple[BaseProcess, Connection]:
+    """Starts `serve(connection, *arguments)`; it ends with this process, if it is a daemon.
 
     Ctrl-C is for the command alone, which then tells or ends the process: it is born with SIGINT
     blocked.
     """
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    process = CONTEXT.Process(target=serve, args=(theirs, *arguments), daemon=is_daemon)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()

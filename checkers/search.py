@@ -21,9 +21,10 @@ from checkers.engines import Engine, hang_alarms
 from checkers.errors import HarnessError
 from checkers.explore_engine import find_shortest
 from checkers.lockstep import Lockstep
+from checkers.mixed import draw_setting, is_mixed
 from checkers.run import Judge, Run, Verdict, select_invariants
-from checkers.shrink import shrink
-from checkers.trial import Rules, Trial, run_trial
+from checkers.shrink import DEFAULT_EFFORT, LENGTH, NO_EFFORT, Effort, names_to_break, shrink
+from checkers.trial import Rules, Trial, run_for, run_trial
 from checkers.walk import draw_action
 from spec.actions import Action, Schedule
 from spec.transition import Transition
@@ -39,13 +40,15 @@ class Plan:
 
     num_walks: int = 200
     """Per setting."""
-    length: int = 150
+    num_mixed: int = 0
+    """Settings drawn at random (`checkers.mixed`) that each round walks in, once in each."""
+    length: int = LENGTH
     """Actions in a walk."""
     seed: int = 0
     seconds: float = 0.0
     """Wall-clock time for all walks; 0 is no limit."""
-    shrink_s: float = 20.0
-    """Wall-clock time for shrinking a failing walk; half of it again to look breadth first."""
+    effort: Effort = DEFAULT_EFFORT
+    """For shrinking a failing walk; half of it again to look breadth first."""
     lockstep: bool = True
     """Whether an engine must do as the specification does; else all of its walks are judged."""
 
@@ -58,6 +61,8 @@ class Search:
     settings: list[str]
     plan: Plan
     num_walks: int = 0
+    num_mixed: int = 0
+    """Those in settings that were drawn at random."""
     num_judged_walks: int = 0
     num_actions: int = 0
     num_engine_steps: int = 0
@@ -96,6 +101,7 @@ def search(
         with hang_alarms():
             for setting, number in _rounds(settings, plan):
                 walker = Walker(engine, setting, plan, number, found)
+                found.num_mixed += is_mixed(setting)
                 if walker.fails():
                     failed = (setting, walker.seed, walker.trial())
                     break
@@ -117,6 +123,8 @@ def _rounds(settings: list[Setting], plan: Plan) -> Iterator[tuple[Setting, int]
     for number in range(plan.num_walks):
         for setting in settings:
             yield setting, number
+        for place in range(number * plan.num_mixed, (number + 1) * plan.num_mixed):
+            yield draw_setting(plan.seed, place), place
 
 
 class Walker:
@@ -209,11 +217,15 @@ def shrink_to_counterexample(
     engine: Engine, plan: Plan, setting: Setting, seed: int, trial: Trial
 ) -> Counterexample:
     """Shrinks a failing walk, looks for a shorter one breadth first, and describes what is left."""
-    rules = make_rules(engine, setting, lockstep=plan.lockstep)
-    small = shrink(trial, lambda actions: run_trial(rules, engine, actions), seconds=plan.shrink_s)
+    rules, wanted = make_rules(engine, setting, lockstep=plan.lockstep), names_to_break(trial)
+
+    def attempt(actions: list[Action]) -> Trial:
+        return run_for(rules, engine, actions, wanted)
+
+    small = shrink(trial, attempt, setting, plan.effort)
     # Whoever interrupts the shrinking does not want to wait for more.
-    seconds = 0.01 if small.is_interrupted else plan.shrink_s / 2
-    shortest, is_shortest = find_shortest(small, rules, engine, seconds=seconds)
+    effort = NO_EFFORT if small.is_interrupted else plan.effort.half()
+    shortest, is_shortest = find_shortest(small, rules, engine, effort)
     return make_counterexample(
         rules,
         engine,

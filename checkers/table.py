@@ -11,6 +11,7 @@ from typing import Protocol
 
 import attrs
 
+from checkers.lockstep import NAMELESS
 from checkers.run import Breach
 from spec.actions import (
     ACTION_NAMES,
@@ -201,8 +202,11 @@ def _describe_new_drafts(action: UpdateFromOutput) -> str:
 
 
 def _describe_ends(step: Step) -> str:
+    # Streaming input: whoever is there afterwards has only ended a turn.
+    alive = {} if step.observation is None else step.observation.requests
     ends = [
-        f", {output.request_id} finishes ({output.finish_reason})"
+        f", {output.request_id} {'ends a turn' if output.request_id in alive else 'finishes'} "
+        f"({output.finish_reason})"
         for outputs in (step.results or {}).values()
         for output in outputs
         if output.finish_reason is not None
@@ -242,6 +246,8 @@ def describe_breach(breaches: Sequence[Breach]) -> Iterator[str]:
             yield f"Then {sentence}{contradiction}."
         if len(breach.evidence) > MAX_EVIDENCE:
             yield f"  and {len(breach.evidence) - MAX_EVIDENCE} more; the file has them all"
+        if any(NAMELESS in sentence for sentence in breach.evidence[:MAX_EVIDENCE]):
+            yield f"  A {NAMELESS} block is one that has no counterpart on the other side."
         if breach.detail:
             yield "  The traceback:" if breach.kind == "engine" else "  How the spec decided:"
             yield from (f"    {line}" for line in breach.detail.rstrip().splitlines())

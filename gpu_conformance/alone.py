@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import torch
 
+from gpu_conformance.faults import RunnerFault
 from gpu_conformance.follow import follow
 from gpu_conformance.ledger import Ledger, Part
-from gpu_conformance.runners import OpenRunner, Runner
+from gpu_conformance.runners import OpenRunner, Runner, show_kv, show_logits
 from gpu_conformance.subject import Subject
 from gpu_conformance.way import make_way
 from spec.interface import ModelRunnerOutput, NewRequest
@@ -35,16 +36,23 @@ class Alone:
     def watch(self, runner: Runner, parts: list[Part], result: ModelRunnerOutput) -> None:
         """Enters what a step has computed."""
         for part in parts:
-            self.token_ids += result.sampled_token_ids[part.request_id]
-            if isinstance(runner, OpenRunner):
-                rows = runner.get_logits()[part.request_id]
+            sampled = result.sampled_token_ids.get(part.request_id, [])
+            self.token_ids += sampled
+            if sampled and isinstance(runner, OpenRunner):
+                rows = show_logits(runner, part.request_id, len(sampled))
                 self.logits = rows if self.logits is None else torch.cat([self.logits, rows])
-                self.kv = runner.read_kv(part.block_ids, part.end)
+                self.kv = show_kv(runner, part.block_ids, part.end)
 
 
 def compute_alone(subject: Subject, request: NewRequest) -> Alone:
-    """Computes a request with nobody beside it, unchunked, on one thread of the CPU."""
+    """Computes a request with nobody beside it, unchunked, on one thread of the CPU.
+
+    Raises `RunnerFault` if the runner gives no answer.
+    """
     alone = Alone(request)
     way = make_way([request])
-    follow(way, subject, alone, Ledger(way))
+    try:
+        follow(way, subject, alone, Ledger(way))
+    except RunnerFault as fault:
+        raise RunnerFault(f"{request.request_id} alone: {fault.evidence}", fault.trace) from fault
     return alone

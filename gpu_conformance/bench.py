@@ -9,15 +9,17 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from checkers.errors import HarnessError
+from checkers.engines import hang_alarms
+from checkers.errors import EngineFault
 from checkers.run import Verdict
 from gpu_conformance.alone import Alone, compute_alone
+from gpu_conformance.faults import RunnerFault
 from gpu_conformance.follow import follow
 from gpu_conformance.ledger import Ledger
 from gpu_conformance.oracle import Difference, Oracle, Tally
 from gpu_conformance.registry import Axis, NotHere, Value
 from gpu_conformance.steps import Guess
-from gpu_conformance.subject import Subject
+from gpu_conformance.subject import Subject, check_fits
 from gpu_conformance.way import Sights, Way, make_way
 from gpu_conformance.work import VOCAB_SIZE
 from spec.interface import NewRequest
@@ -78,19 +80,21 @@ class Bench:
 
     def make_way(self, axis: Axis, value: Value) -> Way:
         """The plain way with one thing changed. Raises `NotHere` if that has no meaning."""
-        way = make_way(self.requests, self.engine)
-        return axis.apply(way, value)
+        way = axis.apply(make_way(self.requests, self.engine), value)
+        check_fits(self.subject, way.requests)
+        return way
 
     def follow(self, axis: Axis, value: Value, way: Way) -> Outcome:
         """Runs a way, and compares every step."""
         oracle, ledger = Oracle({}), Ledger(way)
         try:
             oracle = Oracle({r.request_id: self.compute_alone(r) for r in way.requests})
-            follow(way, self.subject, oracle, ledger, make_guess(oracle.alone))
-        except (HarnessError, NotHere):
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever a runner raises is a finding)
-            oracle.note(f"{type(error).__name__}: {error}")
+            with hang_alarms():
+                follow(way, self.subject, oracle, ledger, make_guess(oracle.alone))
+        except RunnerFault as fault:
+            oracle.note(fault.evidence, fault.trace)
+        except EngineFault as fault:
+            oracle.note(f"the engine {way.engine!r}: {fault.evidence}", fault.traceback.rstrip())
         return Outcome(
             axis=axis.name,
             value=value,

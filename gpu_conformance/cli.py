@@ -48,8 +48,10 @@ LIVE_SCOPE = (
 )
 @click.option(
     "--model",
-    default="tiny",
-    show_default=True,
+    "models",
+    multiple=True,
+    default=("tiny",),
+    show_default="tiny",
     help="A folder of Hugging Face, a GGUF file, or a tiny one of random weights.",
 )
 @click.option(
@@ -74,6 +76,12 @@ LIVE_SCOPE = (
     default=0.0,
     help="With --live: how far a log-probability may be off. Default: by number type.",
 )
+@click.option(
+    "--engine-timeout",
+    type=click.FloatRange(min=0.05),
+    default=None,
+    help="With --live: seconds after which an engine that does not answer hangs. Default: 600.",
+)
 @click.option("--bugs", is_flag=True, help="Plants known bugs in the runner, one after the other.")
 @click.option("--list", "is_list", is_flag=True, help="Names axes and bugs, and runs nothing.")
 @FORMAT
@@ -82,12 +90,13 @@ def conform(
     *,
     backends: tuple[str, ...],
     dtypes: tuple[str, ...],
-    model: str,
+    models: tuple[str, ...],
     axes: tuple[str, ...],
     prompt: str,
     engine: str,
     live: str,
     tolerance: float,
+    engine_timeout: float | None,
     bugs: bool,
     is_list: bool,
     form: str,
@@ -98,13 +107,18 @@ def conform(
     """
     if importlib.util.find_spec("torch") is None:
         raise HarnessError("conform needs torch; pip install 'schedcheck[runner]'")
-    if not math.isfinite(tolerance):
-        raise HarnessError(f"--tolerance {tolerance} bounds nothing; name a number")
+    for option, value in (("--tolerance", tolerance), ("--engine-timeout", engine_timeout)):
+        if value is not None and not math.isfinite(value):
+            raise HarnessError(f"{option} {value} bounds nothing; name a number")
     if is_list:
         _list_everything()
         return
-    shared: dict[str, Any] = {"model": model, "device": device, "dtypes": dtypes, "axes": axes}
+    if len(models) > 1:
+        raise HarnessError(f"one model is checked at a time; name one of {', '.join(models)}")
+    shared: dict[str, Any] = {"model": models[0], "device": device, "dtypes": dtypes, "axes": axes}
     if not live:
+        if engine_timeout is not None:
+            raise HarnessError("--engine-timeout is for --live")
         if tolerance:
             raise HarnessError("--tolerance is for --live; of a runner every bit is compared")
         if bugs and (backends or axes or dtypes or prompt or engine != "fast"):
@@ -118,6 +132,8 @@ def conform(
             "--live computes with an engine's own scheduler and runner; leave out --backend, "
             "--engine, --prompt and --bugs"
         )
+    if engine_timeout is not None:
+        shared["engine_timeout"] = engine_timeout
     _conform_live(form, name=live, tolerance=tolerance, **shared)
 
 

@@ -7,29 +7,40 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
 import torch
 from attrs import frozen
 
-from checkers.errors import HarnessError
+from checkers.engines import hang_alarms, load_engine
+from checkers.errors import EngineFault, HarnessError
 from checkers.progress import Progress
 from checkers.report import Check
 from gpu_conformance.bench import Bench, Outcome
 from gpu_conformance.bugs.registry import BUGS
-from gpu_conformance.registry import AXES, Axis, Value
+from gpu_conformance.registry import AXES, Axis, NotHere, Value
 from gpu_conformance.report import (
-    check_accuracy,
     check_axis,
+    check_baseline,
     check_control,
     check_matrix,
     check_text,
 )
-from gpu_conformance.subject import DTYPES, OWN, is_foreign, make_subject
+from gpu_conformance.subject import (
+    DTYPES,
+    OWN,
+    check_backend,
+    check_fits,
+    is_foreign,
+    make_subject,
+)
 from gpu_conformance.text import read_tokenizer
+from gpu_conformance.way import make_way
 from gpu_conformance.work import WORKS, make_requests, make_text_requests
 from impl.runner.config import TINY_MODELS
+from spec.interface import ConfigError
 
 DEFAULTS: dict[str, tuple[tuple[str, str], ...]] = {
     "cpu": (
@@ -76,13 +87,17 @@ def conform_all(order: Order, progress: Progress) -> Iterator[Check]:
     """Yields what was seen for each backend and axis; at the end, the matrix."""
     chosen = choose_axes(order.axes)
     pairs, left_out = choose_subjects(order)
+    check_order(order, chosen, pairs)
     outcomes: list[Outcome] = []
     untested: dict[tuple[str, str], list[str]] = {}
     for backend, dtype in pairs:
         bench = make_bench(order, backend, dtype)
         progress.say(f"conform {bench.subject.name}: each request alone")
-        if bench.subject.weights is not None:
-            yield check_accuracy(bench)
+        baseline = check_baseline(bench, order.arguments)
+        yield baseline
+        if baseline.facts["fault"]:
+            left_out.append(f"{bench.subject.name}: computes nothing alone to compare with")
+            continue
         if order.prompt:
             yield check_text(bench, read_tokenizer(order.model))
         found: list[Outcome] = []
@@ -122,16 +137,68 @@ def _run(
 
 
 def make_bench(order: Order, backend: str, dtype: str) -> Bench:
-    """Puts a backend under test with the text that is given, or a workload of its size."""
+    """Puts a backend under test with the text that is given, or a workload of its size.
+
+    Raises `HarnessError` if the model has no room for it.
+    """
     subject = make_subject(order.model, backend, dtype, order.device)
     if order.prompt:
         token_ids = read_tokenizer(order.model).encode(order.prompt)
-        return Bench(subject, make_text_requests(token_ids), order.engine)
-    work = "slow" if subject.is_slow else "tiny" if order.model in TINY_MODELS else "large"
-    return Bench(subject, make_requests(WORKS[work]), order.engine)
+        requests = make_text_requests(token_ids)
+    else:
+        work = "slow" if subject.is_slow else "tiny" if order.model in TINY_MODELS else "large"
+        requests = make_requests(WORKS[work])
+    try:
+        check_fits(subject, requests)
+    except NotHere as reason:
+        raise HarnessError(f"{order.model}: {reason}") from reason
+    return Bench(subject, requests, order.engine)
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
+
+SCHEDULER_CALLS = ("add_request", "schedule", "update_from_output", "finish_requests")
+"""What a way asks of an engine."""
+
+
+def check_order(
+    order: Order,
+    chosen: Sequence[tuple[Axis, tuple[Value, ...]]],
+    pairs: Sequence[tuple[str, str]],
+) -> None:
+    """Raises `HarnessError` for what will not do, before anything is computed."""
+    check_engine(order.engine)
+    for backend, dtype in pairs:
+        check_backend(backend, dtype, order.device)
+    for axis, values in chosen:
+        for value in values:
+            try_value(axis, value)
+
+
+def check_engine(name: str) -> None:
+    """Builds an engine once. Raises `HarnessError` unless it is a scheduler."""
+    engine = load_engine(name)
+    try:
+        with hang_alarms():
+            built = engine.build(make_way(make_requests(WORKS["slow"])).config).engine
+    except EngineFault as fault:
+        raise HarnessError(f"engine {name!r} cannot be built: {fault.evidence}") from fault
+    for call in SCHEDULER_CALLS:
+        if not callable(getattr(built, call, None)):
+            raise HarnessError(
+                f"engine {name!r} builds a {type(built).__name__}, which has no {call}(); "
+                "name a callable that takes a SchedulerConfig and returns a scheduler"
+            )
+
+
+def try_value(axis: Axis, value: Value) -> None:
+    """Raises `HarnessError` for a value that makes no sense, whatever the requests."""
+    try:
+        axis.apply(make_way(make_requests(WORKS["large"])), value)
+    except NotHere:
+        return  # The report says so.
+    except ConfigError as error:
+        raise HarnessError(f"axis {axis.name}={value}: {error}") from error
 
 
 def choose_axes(names: Sequence[str]) -> list[tuple[Axis, tuple[Value, ...]]]:
@@ -146,23 +213,24 @@ def choose_axes(names: Sequence[str]) -> list[tuple[Axis, tuple[Value, ...]]]:
         if name not in AXES:
             raise HarnessError(f"axis {name!r} is unknown; known are {', '.join(AXES)}")
         values = (_read_value(AXES[name], value),) if sign else ()
-        chosen[name] = (*chosen.get(name, ()), *values)
+        chosen[name] = tuple(dict.fromkeys((*chosen.get(name, ()), *values)))
     return [(AXES[name], values) for name, values in chosen.items()]
 
 
 def _read_value(axis: Axis, text: str) -> Value:
     """A value as it is written: one that is listed, or a number of those that might be."""
-    value = int(text) if text.isdecimal() else text
+    value = int(text) if re.fullmatch("[0-9]{1,12}", text) else text
     listed = (axis.baseline, *axis.values)
-    is_number = isinstance(value, int) and value > 0
-    if value in listed or not text or any(isinstance(other, str) for other in axis.values):
-        is_number = bool(text)
-    if not is_number:
-        raise HarnessError(
-            f"axis {axis.name} has no value {text!r}; name a whole number above 0, or one of "
-            f"{', '.join(map(str, listed))}"
-        )
-    return value
+    takes_numbers = any(isinstance(other, int) for other in axis.values)
+    if value in listed or (takes_numbers and isinstance(value, int) and 0 < value <= axis.greatest):
+        return value
+    if axis.takes_paths and text:
+        return text
+    numbers = f"a whole number from 1 to {axis.greatest}, or " if takes_numbers else ""
+    raise HarnessError(
+        f"axis {axis.name} has no value {text!r}; name {numbers}one of "
+        f"{', '.join(map(str, listed))}"
+    )
 
 
 def choose_values(
@@ -182,14 +250,16 @@ def choose_subjects(order: Order) -> tuple[list[tuple[str, str]], list[str]]:
     Raises `HarnessError` if the device is not there, or nothing fits.
     """
     kind = check_device(order.device)
-    named = [(backend, dtype) for backend in order.backends for dtype in _dtypes_of(backend)]
-    pairs = [
+    named = [
         (backend, dtype)
-        for backend, dtype in named or DEFAULTS[kind]
-        if not order.dtypes or dtype in (*order.dtypes, OWN)
+        for backend in dict.fromkeys(order.backends)
+        for dtype in _choose_dtypes(backend, order.dtypes)
     ]
-    if not pairs:
-        raise HarnessError(f"no backend has {' '.join(order.dtypes)}; leave out --dtype")
+    pairs = named or [
+        (backend, dtype)
+        for backend, dtype in DEFAULTS[kind]
+        if not order.dtypes or dtype in order.dtypes
+    ]
     if named or importlib.util.find_spec("triton") is not None:
         return pairs, []
     pairs = [pair for pair in pairs if pair[0] != "triton"]
@@ -198,18 +268,33 @@ def choose_subjects(order: Order) -> tuple[list[tuple[str, str]], list[str]]:
 
 def check_device(device: str) -> str:
     """Returns the kind of a device. Raises `HarnessError` if it is unknown, or not there."""
-    kind = device.partition(":")[0]
-    if kind not in DEFAULTS:
-        raise HarnessError(f"--device {device} is unknown; choose cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
+    match = re.fullmatch(r"(cpu)|cuda(?::([0-9]{1,3}))?", device)
+    if match is None:
+        raise HarnessError(f"--device {device} is unknown; choose cpu, cuda or cuda:1")
+    if match[1]:
+        return "cpu"
+    if not torch.cuda.is_available():
         raise HarnessError("--device cuda: torch finds no CUDA device here; leave it out for a CPU")
-    return kind
+    if int(match[2] or 0) >= torch.cuda.device_count():
+        raise HarnessError(
+            f"--device {device}: torch finds {torch.cuda.device_count()} CUDA devices here, "
+            "counted from 0"
+        )
+    return "cuda"
 
 
-def _dtypes_of(backend: str) -> tuple[str, ...]:
+def _choose_dtypes(backend: str, dtypes: Sequence[str]) -> Sequence[str]:
+    """Those of a backend that are asked for. Raises `HarnessError` if it has none of them."""
     if is_foreign(backend):
         return (OWN,)
-    return ("float32",) if backend == "exact" else tuple(DTYPES)
+    has = ("float32",) if backend == "exact" else tuple(DTYPES)
+    chosen = [dtype for dtype in has if not dtypes or dtype in dtypes]
+    if not chosen:
+        raise HarnessError(
+            f"--backend {backend} has no {' '.join(dict.fromkeys(dtypes))}, only {' '.join(has)}; "
+            f"name --dtype {has[0]}, or another backend"
+        )
+    return chosen
 
 
 def list_everything() -> Iterator[str]:

@@ -8,6 +8,7 @@ from checkers.errors import HarnessError
 from gpu_conformance.bench import Bench
 from gpu_conformance.command import (
     Order,
+    check_order,
     choose_axes,
     choose_subjects,
     choose_values,
@@ -26,11 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuses at once what cannot be had: a device, a backend, an axis."""
+    """Refuses at once what cannot be had: a device, a backend, an axis, a value."""
     order = get_order(config)
     try:
-        choose_subjects(order)
-        choose_axes(order.axes)
+        pairs, _ = choose_subjects(order)
+        check_order(order, choose_axes(order.axes), pairs)
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -78,7 +79,11 @@ def bench(
 ) -> Bench:
     """A backend and a number type under test."""
     if pair not in benches:
-        benches[pair] = make_bench(get_order(pytestconfig), *pair)
+        try:
+            benches[pair] = make_bench(get_order(pytestconfig), *pair)
+        except HarnessError as error:
+            # No test can pass or fail with a model that is not there.
+            pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
     return benches[pair]
 
 

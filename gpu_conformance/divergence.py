@@ -8,14 +8,17 @@ differs there happened there.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Literal
 
+import attrs
 import torch
 from attrs import frozen
 
 from gpu_conformance.bench import Bench, make_guess
 from gpu_conformance.follow import follow
 from gpu_conformance.ledger import Ledger, Part
+from gpu_conformance.placement import Reading, find_cause
 from gpu_conformance.subject import DTYPES
 from gpu_conformance.trace import KV_IN_SIGHT, Key, Trace
 from gpu_conformance.way import Way, make_way
@@ -57,7 +60,8 @@ class Divergence:
         index, slot = divmod(key.position, self.block_size)
         place = f"{key.request_id}, position {key.position}, chunk {part.start} to {part.end - 1}"
         place += f" of step {key.step}, block {part.block_ids[index]}, slot {slot}"
-        stage = f"layer {key.layer}, {key.stage_name}; {self.num_rows} rows differ there"
+        num_rows = "1 row differs" if self.num_rows == 1 else f"{self.num_rows:,} rows differ"
+        stage = f"layer {key.layer}, {key.stage_name}; {num_rows} there"
         return "\n".join(
             [
                 f"first differs  {place}",
@@ -82,13 +86,16 @@ def find_divergence(bench: Bench, way: Way) -> Divergence | None:
     row, other = kept.run.rows[first], kept.get_other(first)
     tolerance = max(MIN_TOLERANCE, torch.finfo(DTYPES[bench.subject.dtype]).eps)
     is_numeric = first.stage_name not in COPIED and _compare(row, other) <= tolerance
+    key, size = first, _describe_size(row, other)
+    if first.stage_name == KV_IN_SIGHT:
+        key, size = _trace_back(kept.run, first, row, other, way.config.block_size)
     return Divergence(
-        key=first,
-        part=kept.run.parts[first.step, first.request_id],
+        key=key,
+        part=kept.run.parts[key.step, key.request_id],
         block_size=way.config.block_size,
         num_rows=sum((k.layer, k.stage) == (first.layer, first.stage) for k in differing),
         nature="numeric" if is_numeric else "logic",
-        size=_describe_size(first, row, other),
+        size=size,
         logits=_describe_logits(kept, differing),
     )
 
@@ -161,12 +168,37 @@ def _compare(row: Tensor, other: Tensor) -> float:
     return float(off.nan_to_num(nan=torch.inf))
 
 
-def _describe_size(key: Key, row: Tensor, other: Tensor) -> str:
-    if key.stage_name == KV_IN_SIGHT:
-        wrong = (row != other).nonzero().flatten().tolist()
-        return f"the KV that it reads for positions {', '.join(map(str, wrong[:8]))}" + (
-            f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-        )
+def _trace_back(
+    run: Trace, reader: Key, row: Tensor, other: Tensor, block_size: int
+) -> tuple[Key, str]:
+    """From a row that sees other KV to that KV: which it is, and what is wrong with it."""
+    wrong = tuple((row != other).nonzero().flatten().tolist())
+    table = run.tables[reader.step, reader.request_id]
+    expected = run.parts[reader.step, reader.request_id].block_ids
+
+    def find_slots(block_ids: Sequence[int]) -> dict[int, int]:
+        # What lies beyond the table is read from the null block.
+        filled = [*block_ids, *[0] * (max(wrong) // block_size + 1 - len(block_ids))]
+        return {p: filled[p // block_size] * block_size + p % block_size for p in wrong}
+
+    reading = Reading(
+        reader.step,
+        reader.request_id,
+        reader.position,
+        wrong,
+        find_slots(table),
+        find_slots(expected),
+    )
+    cause = find_cause(run.writes, reading, block_size)
+    key = attrs.evolve(
+        reader, step=cause.step, request_id=cause.request_id, position=cause.position
+    )
+    seen = f"; {len(wrong)} positions are wrong for" if len(wrong) > 1 else "; it is wrong for"
+    seen += f" {reader.request_id}, position {reader.position}, of step {reader.step}"
+    return key, cause.evidence + seen
+
+
+def _describe_size(row: Tensor, other: Tensor) -> str:
     if row.isnan().any():
         return "NaN: it has read what nobody wrote"
     greatest = float((row.double() - other.double()).abs().max())

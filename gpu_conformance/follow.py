@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
+from gpu_conformance.faults import blaming, check_answer, check_sampled
 from gpu_conformance.ledger import Ledger, Part
 from gpu_conformance.renaming import Renaming, shuffle
 from gpu_conformance.runners import Runner, cpu_threads
@@ -37,7 +38,7 @@ def follow(
 ) -> None:
     """Runs all steps of a way on a fresh runner, and keeps the books beside it.
 
-    Raises whatever the runner raises.
+    Raises `RunnerFault` if the runner gives no answer, `EngineFault` if the scheduler does not.
     """
     renaming = Renaming(way.placement, way.config.num_blocks)
     rng = None if way.order_seed is None else random.Random(way.order_seed)
@@ -46,14 +47,19 @@ def follow(
         runner = subject.make(way, renaming.num_blocks)
         watcher.meet(runner)
         planned: SchedulerOutput | None = next(steps, None)
+        step = 0
         while planned is not None:
             output = renaming.rename(planned)
             if rng is not None:
                 output = shuffle(output, rng)
             parts = ledger.begin(output)
-            result = runner.execute(output)
-            watcher.watch(runner, parts, result)
+            with blaming(step, output):
+                result = runner.execute(output)
+                check_answer(output, result)
+                watcher.watch(runner, parts, result)
+                check_sampled(parts, result)
             ledger.end(output, result)
+            step += 1
             try:
                 planned = steps.send(result)
             except StopIteration:

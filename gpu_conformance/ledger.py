@@ -7,10 +7,12 @@ the schedule itself is wrong, it says so.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from attrs import frozen
 
 from gpu_conformance.way import Sights, Way
-from spec.interface import ModelRunnerOutput, SchedulerOutput
+from spec.interface import CachedRequestData, ModelRunnerOutput, SchedulerOutput
 from spec.worker import GhostWorker
 
 
@@ -47,10 +49,19 @@ class Ledger:
         self.sights = Sights()
         self.faults: list[str] = []
         """What is wrong with the schedule itself."""
+        # How many drafts of each step were wrong, where the scheduler has not heard of it.
+        self._num_rejected: defaultdict[str, list[int]] = defaultdict(list)
+        # How many blocks a preempted request had.
+        self._num_lost_blocks: dict[str, int] = {}
+        self._names: set[str] = set()
 
     def begin(self, output: SchedulerOutput) -> list[Part]:
         """Follows a step up to its execution; returns its parts in the order of the step."""
+        for name in output.preempted_req_ids:
+            self._num_lost_blocks[name] = len(self.ghost.block_tables.get(name, ()))
         self.ghost.preempt(output.preempted_req_ids)
+        for name, cached in output.scheduled_cached_reqs.items():
+            self._hear(name, cached)
         report = self.ghost.execute(output, self.token_ids, self.salts)
         self.faults += [*report.diff, *report.writes, *report.reads]
         if report.diff:
@@ -60,16 +71,28 @@ class Ledger:
         return parts
 
     def end(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
-        """Enters what the step has sampled, and takes back drafts that were rejected."""
+        """Enters what the step has sampled, and which drafts were rejected."""
         for name, sampled in result.sampled_token_ids.items():
             self.token_ids[name] = (*self.token_ids[name], *sampled)
             self.ghost.learn(name, self.token_ids[name])
             drafts = output.scheduled_spec_decode_tokens.get(name, [])
-            if drafts and sampled:
-                self.ghost.roll_back(name, len(drafts) + 1 - len(sampled))
+            if sampled and len(sampled) <= len(drafts):
+                self._num_rejected[name].append(len(drafts) + 1 - len(sampled))
+
+    def _hear(self, name: str, cached: CachedRequestData) -> None:
+        """Takes back drafts as soon as the scheduler does: it tells an earlier start then.
+
+        Several steps may be planned before it hears that drafts of the first were wrong.
+        """
+        rejected = self._num_rejected[name]
+        if cached.resumed:
+            rejected.clear()
+        while rejected and cached.num_computed_tokens != self.ghost.num_computed_tokens[name]:
+            self.ghost.roll_back(name, rejected.pop(0))
 
     def _make_part(self, output: SchedulerOutput, name: str) -> Part:
-        end = self.ghost.num_computed_tokens[name]
+        # Where the runner is, who knows of each rejected draft.
+        end = self.ghost.num_computed_tokens[name] - sum(self._num_rejected[name])
         num_drafts = len(output.scheduled_spec_decode_tokens.get(name, []))
         cached = output.scheduled_cached_reqs.get(name)
         return Part(
@@ -89,10 +112,23 @@ class Ledger:
         if parts:
             num_tokens = output.total_num_scheduled_tokens
             sights.shortest_step = min(sights.shortest_step or num_tokens, num_tokens)
-        resumed = [each for each in output.scheduled_cached_reqs.values() if each.resumed]
-        sights.num_resumptions += len(resumed)
+        sights.num_reused_ids += len(self._names & output.scheduled_new_reqs.keys())
+        self._names |= output.scheduled_new_reqs.keys()
+        for name, cached in output.scheduled_cached_reqs.items():
+            if cached.resumed:
+                self._note_return(name, cached)
         for part in parts:
+            first, last = (place // self.ghost.block_size for place in (part.start, part.end - 1))
+            is_within = part.start % self.ghost.block_size > 0
+            sights.num_wide_chunks += is_within and last - first > 1
             sights.num_partial_chunks += not part.is_sampled
             sights.longest_chunk = max(sights.longest_chunk, part.end - part.start)
             sights.num_hit_tokens += part.start if part.is_admitted else 0
             sights.num_verified_drafts += part.num_drafts
+
+    def _note_return(self, name: str, cached: CachedRequestData) -> None:
+        self.sights.num_resumptions += 1
+        self.sights.num_resumed_hit_tokens += cached.num_computed_tokens
+        num_blocks = len(cached.new_block_ids)
+        # A recorded run may begin in the middle.
+        self.sights.num_shorter_tables += 1 < num_blocks < self._num_lost_blocks.get(name, 0)

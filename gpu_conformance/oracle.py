@@ -15,7 +15,7 @@ from attrs import define, frozen
 
 from gpu_conformance.alone import Alone
 from gpu_conformance.ledger import Part
-from gpu_conformance.runners import OpenRunner, Runner, bits_of
+from gpu_conformance.runners import OpenRunner, Runner, bits_of, show_kv, show_logits
 from spec.interface import ModelRunnerOutput
 
 Tensor = torch.Tensor
@@ -30,15 +30,17 @@ class Difference:
     step: int
     """From 0."""
     part: Part | None
-    """What the request had in that step; None if the runner gave no answer."""
+    """What the request had in that step; None if there was no answer."""
     position: int
     """Of the token whose row it is; of a token that is sampled, its own."""
     evidence: str
+    trace: str = ""
+    """The last lines of the traceback, if somebody raised."""
 
     def describe(self, block_size: int) -> str:
         """In one sentence."""
         if self.part is None:
-            return f"step {self.step}: {self.evidence}"
+            return f"{self.kind}: {self.evidence}"
         part = self.part
         place = f"chunk {part.start} to {part.end - 1} of step {self.step}"
         index, slot = divmod(self.position, block_size)
@@ -102,11 +104,10 @@ class Oracle:
                     self._compare_logits(part, sampled, runner)
             self._compare_tokens(part, sampled)
 
-    def note(self, evidence: str) -> None:
-        """The runner gave no answer to a step."""
-        self.step += 1
-        self.tally.num_differing_rows += 1
-        self._find("no answer", None, -1, evidence)
+    def note(self, evidence: str, trace: str) -> None:
+        """The run ended without an answer, of which no row is known."""
+        if self.first is None:
+            self.first = Difference("no answer", self.step + 1, None, -1, evidence, trace)
 
     # ---- KV --------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class Oracle:
             self._num_counted[name], self._wrong_kv[name] = 0, set()
         self.tally.num_rows += max(0, end - self._num_counted[name])
         self._num_counted[name] = max(end, self._num_counted[name])
-        rows, expected = bits_of(runner.read_kv(part.block_ids, end)), bits_of(kept[:end])
+        rows, expected = bits_of(show_kv(runner, part.block_ids, end)), bits_of(kept[:end])
         if not torch.equal(rows, expected):
             self._enter_wrong_kv(part, (rows != expected).any(dim=1).nonzero().flatten().tolist())
 
@@ -136,7 +137,7 @@ class Oracle:
         alone = self.alone[part.request_id]
         assert alone.logits is not None, "a runner that shows its logits showed them before"
         first = self._num_sampled[part.request_id]
-        rows = runner.get_logits()[part.request_id][: len(sampled)]
+        rows = show_logits(runner, part.request_id, len(sampled))
         expected = alone.logits[first : first + len(sampled)]
         self.tally.num_rows += len(expected)
         for number, (row, other) in enumerate(zip(rows, expected, strict=False)):

@@ -1,7 +1,7 @@
 """The same model in float64, a whole request at once: how far a backend may be from the truth.
 
-Entry point: `find_worst_error`. That all ways give the same bits says nothing if these
-are wrong.
+Entry points: `find_worst_error`, `find_sameness`. That all ways give the same bits says nothing if
+these are wrong, or the same whatever is computed.
 """
 
 from __future__ import annotations
@@ -60,9 +60,28 @@ def compute_error(alone: Alone, config: ModelConfig, weights: Weights) -> tuple[
 
 
 def _worst(rows: Tensor, truth: Tensor) -> float:
-    off = (rows.double().cpu() - truth).norm(dim=1) / truth.norm(dim=1)
-    # NaN is as far off as can be.
-    return float(off.nan_to_num(nan=torch.inf).max())
+    off = (rows.double().cpu() - truth).norm(dim=1)
+    # A row of zeros has no share; NaN is as far off as can be.
+    shares = torch.where(off == 0, 0, off / truth.norm(dim=1))
+    return float(shares.nan_to_num(nan=torch.inf).max())
+
+
+def find_sameness(bench: Bench) -> str:
+    """Why the rows of a model can tell nothing; "" if they can.
+
+    Where all rows are equal, a row that was computed from wrong data is equal as well.
+    """
+    alone = [bench.compute_alone(request) for request in bench.requests]
+    logits = torch.cat([each.logits for each in alone if each.logits is not None])
+    if (logits == logits[0]).all():
+        return (
+            f"all {len(logits)} rows of logits are the same, whatever was computed, so they tell "
+            "nothing; give weights that are not zero"
+        )
+    kv = torch.cat([each.kv for each in alone if each.kv is not None])
+    if (kv == kv[0]).all():
+        return f"all {len(kv)} rows of KV are the same, so they tell nothing; give other weights"
+    return ""
 
 
 def _forward(token_ids: Tensor, config: ModelConfig, weights: Weights) -> tuple[Tensor, Tensor]:

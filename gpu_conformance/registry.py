@@ -39,6 +39,10 @@ class Axis:
     apply: Apply
     is_reached: Reached
     """Whether what was seen shows the value at work; else nothing was tested."""
+    greatest: int = 1024
+    """The greatest number that can be named beside those that are listed."""
+    takes_paths: bool = False
+    """Whether a file can be named, too."""
 
 
 AXES: dict[str, Axis] = {}
@@ -51,6 +55,8 @@ def axis(
     values: Sequence[Value],
     is_reached: Reached,
     few: Sequence[Value] = (),
+    greatest: int = 1024,
+    takes_paths: bool = False,
 ) -> Callable[[Apply], Apply]:
     """Registers an axis under its function's name; its docstring says what is varied."""
 
@@ -60,7 +66,17 @@ def axis(
             raise ValueError(f"{name} lists a value twice, or its baseline; list others only")
         if not set(few) <= set(values):
             raise ValueError(f"{name} lists few={tuple(few)}, not all of them values; take some")
-        AXES[name] = Axis(name, rule, baseline, tuple(values), tuple(few), apply, is_reached)
+        AXES[name] = Axis(
+            name,
+            rule,
+            baseline,
+            tuple(values),
+            tuple(few),
+            apply,
+            is_reached,
+            greatest,
+            takes_paths,
+        )
         return apply
 
     return register

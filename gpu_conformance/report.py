@@ -1,6 +1,6 @@
 """What was compared, as checks for the one renderer of the command line.
 
-Entry points: `check_axis`, `check_accuracy`, `check_control`, `check_matrix`.
+Entry points: `check_axis`, `check_baseline`, `check_control`, `check_matrix`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from checkers.commands import make_line
 from checkers.report import Check
 from checkers.run import worst
 from checkers.table import align
+from gpu_conformance.alone import Alone
 from gpu_conformance.bench import Bench, Outcome
 from gpu_conformance.divergence import find_divergence
+from gpu_conformance.faults import RunnerFault
 from gpu_conformance.oracle import Tally
-from gpu_conformance.reference import find_worst_error
+from gpu_conformance.reference import find_sameness, find_worst_error
 from gpu_conformance.registry import Axis
+from gpu_conformance.subject import Subject
 from gpu_conformance.text import Tokenizer
 
 LEGEND = "rows compared, rows that differ, tokens that differ"
@@ -62,7 +65,8 @@ def _findings(run: Iterable[Outcome]) -> Iterator[str]:
     for outcome in run:
         if outcome.first is not None and outcome.way is not None:
             place = outcome.first.describe(outcome.way.config.block_size)
-            yield f"{outcome.axis}={outcome.value}: {describe(outcome.tally)}; {place}"
+            compared = "" if outcome.first.kind == "no answer" else f"{describe(outcome.tally)}; "
+            yield f"{outcome.axis}={outcome.value}: {compared}{place}"
         elif outcome.verdict == "undetermined":
             yield f"{outcome.axis}={outcome.value}: the value did not show, so nothing was tested"
 
@@ -77,34 +81,80 @@ def _explain(bench: Bench, outcome: Outcome, arguments: str) -> str:
         lines.append(f"schedule       at fault itself: {outcome.schedule_faults[0]}")
     place = outcome.first.describe(outcome.way.config.block_size)
     if outcome.first.kind == "no answer" or bench.subject.weights is None:
-        lines.append(place)
+        lines += [place, *outcome.first.trace.splitlines()]
     elif not outcome.tally.num_differing_rows:
         lines.append(f"no row differs, so what is sampled from equal rows does: {place}")
     else:
         found = find_divergence(bench, outcome.way)
         unseen = f"no row differs while somebody looks: {place}"
         lines.append(unseen if found is None else found.describe())
-    command = f"schedcheck conform {arguments} --backend {subject.backend} "
-    command += "" if subject.weights is None else f"--dtype {subject.dtype} "
-    command += shlex.join(["--axis", f"{outcome.axis}={outcome.value}"])
-    return "\n".join([*lines, f"again          {command}"])
+    axis = shlex.join(["--axis", f"{outcome.axis}={outcome.value}"])
+    return "\n".join([*lines, f"again          {_make_command(subject, arguments)} {axis}"])
+
+
+def _make_command(subject: Subject, arguments: str) -> str:
+    command = f"schedcheck conform {arguments} --backend {subject.backend}"
+    return command if subject.weights is None else f"{command} --dtype {subject.dtype}"
 
 
 # ---- what is not about an axis -------------------------------------------------------------------
 
 
-def check_accuracy(bench: Bench) -> Check:
-    """How far each request alone is from the same in float64: equal bits may be equally wrong."""
-    subject, error = bench.subject, find_worst_error(bench)
+def check_baseline(bench: Bench, arguments: str) -> Check:
+    """What each request computes alone; if that is nothing, there is nothing to compare with.
+
+    `arguments` are those of a command line that computes the same.
+    """
+    subject = bench.subject
+    try:
+        computed = [bench.compute_alone(request) for request in bench.requests]
+    except RunnerFault as fault:
+        told = f"no answer: {fault.evidence}"
+        again = f"again          {_make_command(subject, arguments)}"
+        place = f"error[alone]: {subject.backend} {subject.dtype}"
+        return Check(
+            title=f"conform  alone  {subject.backend} {subject.dtype}",
+            verdict="violated",
+            facts={**_facts(bench, Tally()), "fault": fault.evidence},
+            findings=(told,),
+            explanation="\n".join([place, told, *fault.trace.splitlines(), again]),
+        )
+    return _check_foreign(bench, computed) if subject.weights is None else _check_accuracy(bench)
+
+
+def _check_foreign(bench: Bench, computed: Sequence[Alone]) -> Check:
+    """What a runner with a model of its own computes alone; always the same tells nothing."""
+    subject = bench.subject
+    token_ids = [t for alone in computed for t in alone.token_ids[alone.num_prompt_tokens :]]
+    text = f"{count(len(computed), 'request')}, {count(len(token_ids), 'token')}"
+    is_telling = len(set(token_ids)) > 1 or computed[0].logits is not None
+    sameness = f"all tokens are {token_ids[0]}, whatever was computed, so they tell nothing"
+    return Check(
+        title=f"conform  alone  {subject.backend} {subject.dtype}",
+        verdict="holds" if is_telling else "undetermined",
+        lines=(make_line("baseline", text),),
+        facts={**_facts(bench, Tally()), "fault": None},
+        findings=() if is_telling else (sameness,),
+    )
+
+
+def _check_accuracy(bench: Bench) -> Check:
+    """How far each request alone is from the same in float64: equal bits may be equally wrong.
+
+    Rows that are all the same are right, and undetermined: they would be so with wrong data, too.
+    """
+    subject, error, sameness = bench.subject, find_worst_error(bench), find_sameness(bench)
+    findings = [] if error.is_small else ["the baseline itself is wrong: its bits say nothing"]
+    findings += [sameness] if sameness else []
     text = (
         f"logits {error.logits:.1e}, KV {error.kv:.1e} off from float64; {error.limit:.0e} may be"
     )
     return Check(
         title=f"conform  alone  {subject.backend} {subject.dtype}",
-        verdict="holds" if error.is_small else "violated",
+        verdict="violated" if not error.is_small else "undetermined" if sameness else "holds",
         lines=(make_line("accuracy", text),),
-        facts={**_facts(bench, Tally()), **attrs.asdict(error)},
-        findings=() if error.is_small else ("the baseline itself is wrong: its bits say nothing",),
+        facts={**_facts(bench, Tally()), "fault": None, **attrs.asdict(error)},
+        findings=tuple(findings),
     )
 
 
@@ -152,11 +202,11 @@ def check_matrix(outcomes: Sequence[Outcome], left_out: Sequence[str]) -> Check:
             for s in subjects
         ]
         rows.append((axis, *cells))
-    table = align(rows)
+    table = (*align(rows), *left_out) if has_run else ()
     return Check(
         title=f"conform  matrix  {LEGEND}",
         verdict="holds" if has_run else "undetermined",
-        lines=(*table, *left_out),
+        lines=table,
         facts={"left_out": list(left_out), "outcomes": [_fact(outcome) for outcome in outcomes]},
         findings=() if has_run else ("nothing was compared", *left_out),
     )
@@ -166,7 +216,9 @@ def _cell(outcomes: Sequence[Outcome]) -> str:
     if not outcomes:
         return "–"
     tally = sum_up(outcomes)
-    return f"{tally.num_rows:,} {tally.num_differing_rows:,} {tally.num_differing_tokens:,}"
+    cell = f"{tally.num_rows:,} {tally.num_differing_rows:,} {tally.num_differing_tokens:,}"
+    is_silent = any(o.first is not None and o.first.kind == "no answer" for o in outcomes)
+    return f"{cell} (no answer)" if is_silent else cell
 
 
 # ---- sums ----------------------------------------------------------------------------------------
@@ -183,9 +235,14 @@ def sum_up(outcomes: Iterable[Outcome]) -> Tally:
 def describe(tally: Tally) -> str:
     """Rows and tokens, and how many differ."""
     return (
-        f"{tally.num_rows:,} rows, {tally.num_differing_rows:,} differ; "
-        f"{tally.num_tokens:,} tokens, {tally.num_differing_tokens:,} differ"
+        f"{count(tally.num_rows, 'row')}, {tally.num_differing_rows:,} differ; "
+        f"{count(tally.num_tokens, 'token')}, {tally.num_differing_tokens:,} differ"
     )
+
+
+def count(number: int, name: str) -> str:
+    """A number and what it counts: "1 row", "1,200 rows"."""
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
 
 def _facts(bench: Bench, tally: Tally) -> dict[str, Any]:
@@ -206,4 +263,11 @@ def _fact(outcome: Outcome) -> dict[str, Any]:
         "subject": outcome.subject.name,
         "verdict": "left out" if outcome.left_out else outcome.verdict,
         **attrs.asdict(outcome.tally),
+        "first": _describe_first(outcome),
     }
+
+
+def _describe_first(outcome: Outcome) -> str | None:
+    if outcome.first is None or outcome.way is None:
+        return None
+    return outcome.first.describe(outcome.way.config.block_size)

@@ -11,6 +11,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from checkers.answers import describe
+from gpu_conformance.faults import NoAnswer
 from impl.runner.batch import SampledRequest, StepBatch
 from impl.runner.model_runner import ModelRunner
 from spec.interface import ModelRunnerOutput, SchedulerOutput
@@ -61,6 +63,35 @@ class OurRunner(ModelRunner):
         rows = super()._compute(batch)
         self._logits = {sampled.request_id: logits for sampled, logits in rows}
         return rows
+
+
+def show_logits(runner: OpenRunner, request_id: str, num_rows: int) -> Tensor:
+    """The first rows of logits of a request that has sampled: [num_rows, vocab_size].
+
+    Raises `NoAnswer` if the runner shows none.
+    """
+    rows = runner.get_logits().get(request_id)
+    if not isinstance(rows, Tensor) or rows.dim() != 2 or len(rows) < num_rows:
+        raise NoAnswer(
+            f"get_logits() shows {_describe(rows)} for {request_id}, which samples {num_rows} "
+            f"tokens; expected is [{num_rows}, vocab_size]"
+        )
+    return rows[:num_rows]
+
+
+def show_kv(runner: OpenRunner, block_ids: tuple[int, ...], num_tokens: int) -> Tensor:
+    """The KV of the first tokens of a block table. Raises `NoAnswer` if the runner shows none."""
+    rows = runner.read_kv(block_ids, num_tokens)
+    if not isinstance(rows, Tensor) or rows.dim() != 2 or len(rows) != num_tokens:
+        raise NoAnswer(
+            f"read_kv() shows {_describe(rows)} for {num_tokens} tokens; "
+            f"expected is [{num_tokens}, all layers, k and v]"
+        )
+    return rows
+
+
+def _describe(rows: object) -> str:
+    return str(list(rows.shape)) if isinstance(rows, Tensor) else describe(rows)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ MAX_IDLE_STEPS = 100
 def steps_of(way: Way, guess: Guess, sights: Sights) -> Steps:
     """Yields the steps of a way, and notes how many were in flight.
 
-    Raises `HarnessError` if its scheduler gets stuck.
+    Raises `HarnessError` if its scheduler gets stuck, `EngineFault` if it gives no answer.
     """
     if way.recording is not None:
         return _recorded_steps(way)
@@ -61,7 +61,7 @@ class _Engine:
         self.way = way
         self.guess = guess
         self.sights = sights
-        self.scheduler: Scheduler = load_engine(way.engine).make(way.config)
+        self.scheduler: Scheduler = load_engine(way.engine).build(way.config)
         self.to_come = deque(sorted(way.arrivals, key=lambda arrival: arrival.step))
         # Who has arrived and not ended, and how many tokens of each the client knows.
         self.live: dict[str, int] = {}
@@ -71,9 +71,9 @@ class _Engine:
         """Plans step by step, until everybody is served."""
         step = num_idle = 0
         while self.to_come or self.live or self.in_flight:
-            self._arrive_and_abort(step)
+            self._abort_and_arrive(step)
             output = self.scheduler.schedule()
-            result = yield output
+            result = yield self._fill_in_drafts(output)
             step += 1
             is_idle = not output.num_scheduled_tokens
             if not is_idle:
@@ -88,15 +88,31 @@ class _Engine:
             if self.in_flight and (is_idle or len(self.in_flight) >= self.way.max_in_flight):
                 self._settle(*self.in_flight.popleft())
 
-    def _arrive_and_abort(self, step: int) -> None:
+    def _abort_and_arrive(self, step: int) -> None:
+        # In this order, so that somebody may come under a name that has just become free.
+        for at, request_id in self.way.aborts:
+            if at == step and self.live.pop(request_id, None) is not None:
+                self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
         while self.to_come and self.to_come[0].step <= step:
             request = self.to_come.popleft().request
             if self.scheduler.add_request(request) is not None:
                 raise HarnessError(f"{request.request_id} is refused; give the way more blocks")
             self.live[request.request_id] = len(request.prompt_token_ids)
-        for at, request_id in self.way.aborts:
-            if at == step and self.live.pop(request_id, None) is not None:
-                self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
+
+    def _fill_in_drafts(self, output: SchedulerOutput) -> SchedulerOutput:
+        """Puts drafts in the places that an asynchronous scheduler leaves to its worker."""
+        if not self.way.config.async_scheduling:
+            return output
+        drafts = {
+            name: [*self.guess(name, self._count_tokens(name)), *places][: len(places)]
+            for name, places in output.scheduled_spec_decode_tokens.items()
+        }
+        return attrs.evolve(output, scheduled_spec_decode_tokens=drafts)
+
+    def _count_tokens(self, name: str) -> int:
+        """How many tokens a request has, with those that the scheduler has not heard of."""
+        unheard = (result.sampled_token_ids.get(name, []) for _, result in self.in_flight)
+        return self.live[name] + sum(map(len, unheard))
 
     def _settle(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         """Tells the scheduler what a step has sampled, and what may follow on it."""
@@ -105,7 +121,7 @@ class _Engine:
                 self.live[sent.request_id] += len(sent.new_token_ids)
                 if sent.finish_reason is not None:
                     del self.live[sent.request_id]
-        if self.way.num_drafts > 0:
+        if self.way.num_drafts > 0 and not self.way.config.async_scheduling:
             drafts = {
                 name: self.guess(name, self.live[name])[: self.way.num_drafts]
                 for name, tokens in result.sampled_token_ids.items()

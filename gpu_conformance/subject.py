@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from attrs import frozen
@@ -17,13 +18,14 @@ from checkers.errors import HarnessError
 from gpu_conformance.registry import NotHere
 from gpu_conformance.runners import OurRunner, Runner
 from gpu_conformance.way import Way
-from gpu_conformance.work import SAMPLING
+from gpu_conformance.work import SAMPLING, VOCAB_SIZE
 from impl.runner.config import ModelConfig
 from impl.runner.errors import RunnerError
 from impl.runner.graphs import use_graphs
 from impl.runner.loading import load_model
 from impl.runner.ops.backends import make_ops
 from impl.runner.weights import Weights
+from spec.interface import NewRequest
 
 MakeRunner = Callable[[Way, int], Runner]
 """Takes the way that it is for, and the number of blocks."""
@@ -70,7 +72,7 @@ def make_subject(
     try:
         ops = make_ops(backend, device, DTYPES[dtype])
         config, weights = load_model(model, device, DTYPES[dtype])
-    except (RunnerError, ImportError) as error:
+    except (RunnerError, ImportError, OSError) as error:
         raise HarnessError(f"{model} on {backend}, {dtype}, {device}: {error}") from error
 
     def make(way: Way, num_blocks: int) -> OurRunner:
@@ -99,22 +101,63 @@ def make_subject(
     )
 
 
-def _make_foreign(name: str, device: str) -> Subject:
-    """Finds a foreign runner: a callable that takes block_size and num_blocks."""
+def check_backend(backend: str, dtype: str, device: str) -> None:
+    """Raises `HarnessError` unless the backend is there; no model is loaded."""
+    if is_foreign(backend):
+        find_attribute("runner", backend)
+        return
+    try:
+        make_ops(backend, device, DTYPES[dtype])
+    except (RunnerError, ImportError) as error:
+        raise HarnessError(f"{backend}, {dtype}, {device}: {error}") from error
+
+
+def check_fits(subject: Subject, requests: Sequence[NewRequest]) -> None:
+    """Raises `NotHere` if a request is too long for the model, or has tokens that it lacks."""
+    config = subject.config
+    if config is None:
+        return
+    longest = max(len(request.prompt_token_ids) + request.max_tokens for request in requests)
+    if longest > config.max_position_embeddings:
+        raise NotHere(
+            f"max_position_embeddings={config.max_position_embeddings} is too short, since a "
+            f"request comes to {longest} tokens; take a model of at least that"
+        )
+    greatest = max(max(request.prompt_token_ids) for request in requests)
+    if greatest >= config.vocab_size:
+        raise NotHere(
+            f"vocab_size={config.vocab_size} is too small, since prompts have tokens up to "
+            f"{greatest}; take a model of {max(greatest + 1, VOCAB_SIZE)} or more"
+        )
+
+
+def find_attribute(what: str, name: str) -> Any:
+    """Finds what stands behind `module:attribute`. Raises `HarnessError` if it is no callable."""
     module_name, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise HarnessError(f"runner {name} cannot be imported: {error}") from error
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # Somebody else's module may fail in any way.
+        raise HarnessError(
+            f"{what} {name} cannot be imported: {type(error).__name__}: {error}; "
+            "name a module that can, and an attribute of it"
+        ) from error
+    if not callable(found):
+        raise HarnessError(f"{what} {name} is a {type(found).__name__}; name a callable")
+    return found
+
+
+def _make_foreign(name: str, device: str) -> Subject:
+    """Finds a foreign runner: a callable that takes block_size and num_blocks."""
+    factory = find_attribute("runner", name)
 
     def make(way: Way, num_blocks: int) -> Runner:
         if way.graph_bucket:
             raise NotHere("a foreign runner fills up steps as it likes")
         try:
             runner: Runner = factory(way.config.block_size, num_blocks)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise HarnessError(
                 f"runner {name} cannot be made of block_size={way.config.block_size} and "
                 f"num_blocks={num_blocks}: {type(error).__name__}: {error}"

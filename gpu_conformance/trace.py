@@ -9,6 +9,7 @@ import torch
 from attrs import frozen
 
 from gpu_conformance.ledger import Part
+from gpu_conformance.placement import Write
 from gpu_conformance.runners import OurRunner, Runner, bits_of
 from impl.runner.batch import StepBatch
 from impl.runner.model import STAGES
@@ -53,6 +54,10 @@ class Trace:
         self.rows: dict[Key, Tensor] = {}
         self.parts: dict[tuple[int, str], Part] = {}
         """By step and request."""
+        self.writes: list[Write] = []
+        """Of KV, in order."""
+        self.tables: dict[tuple[int, str], list[int]] = {}
+        """The runner's own block tables, by step and request."""
         self._step = 0
         self._runner: OurRunner | None = None
         self._batch: StepBatch | None = None
@@ -113,8 +118,23 @@ class Trace:
                     if rows:
                         self.rows[key] = rows[number]
         self.parts |= {(self._step, part.request_id): part for part in parts}
-        self._seen = {}
+        if self._batch is not None:
+            self._note_places(self._batch, names)
+        self._seen, self._batch = {}, None
         self._step += 1
+
+    def _note_places(self, batch: StepBatch, names: list[tuple[Part, int]]) -> None:
+        """Notes where the runner writes KV, and where it will look for it."""
+        assert self._runner is not None, "it was met before it runs"
+        size = self._runner.kv_cache.block_size
+        tables = batch.attention.block_tables.tolist()
+        rows = zip(
+            names, batch.slots.tolist(), batch.attention.request_of_token.tolist(), strict=False
+        )
+        for (part, position), slot, row in rows:
+            expected = part.block_ids[position // size] * size + position % size
+            self.writes.append(Write(self._step, part.request_id, position, slot, expected))
+            self.tables[self._step, part.request_id] = tables[row]
 
     def _pick(self, stage: str, names: list[tuple[Part, int]]) -> list[tuple[Part, int]]:
         if stage not in OF_SAMPLED:

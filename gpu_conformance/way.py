@@ -76,6 +76,14 @@ class Sights:
     """Found in the prefix cache at an admission."""
     num_resumptions: int = 0
     """Preempted requests that came back."""
+    num_shorter_tables: int = 0
+    """Of these, those with fewer blocks than they had lost, and yet several."""
+    num_resumed_hit_tokens: int = 0
+    """Found in the prefix cache by requests that came back."""
+    num_reused_ids: int = 0
+    """New requests under the name of one before them."""
+    num_wide_chunks: int = 0
+    """Chunks that start within a block and reach into the second block after it, or further."""
     num_verified_drafts: int = 0
     max_in_flight: int = 0
     """Steps that had run when the scheduler heard of the first of them."""
@@ -95,6 +103,6 @@ def make_way(requests: Iterable[NewRequest], engine: str = "fast") -> Way:
     return Way(arrivals=arrivals, config=config, engine=engine)
 
 
-def num_blocks_for(num_tokens: int) -> int:
+def num_blocks_for(num_tokens: int, block_size: int = BLOCK_SIZE) -> int:
     """Blocks that hold so many tokens."""
-    return -(-num_tokens // BLOCK_SIZE)
+    return -(-num_tokens // block_size)

@@ -84,8 +84,10 @@ def mark_lost(
 
 def valid_ends(load: KVLoad) -> list[int]:
     """How many first tokens of a request may have their KV when a load ends: 0, or whole blocks."""
-    block_size = (load.end - load.start) // len(load.block_ids)
-    return sorted({0, *range(load.start, load.end + 1, block_size)})
+    num_blocks = len(load.block_ids)
+    if num_blocks == 0:  # A counted pool names none, so nobody can tell where one begins.
+        return [0, load.end]
+    return sorted({0, *range(load.start, load.end + 1, (load.end - load.start) // num_blocks)})
 
 
 def start_positions(output: SchedulerOutput) -> dict[str, int]:

@@ -18,9 +18,10 @@ from checkers.mutations.look import Look
 from checkers.mutations.registry import Mutation, planted
 from checkers.mutations.ways import WAYS
 from checkers.search import Plan, make_rules, search
+from checkers.shrink import Effort
 from checkers.table import describe_breach, table_of
 
-PLAN = Plan(num_walks=20, length=100, shrink_s=8.0)
+PLAN = Plan(num_walks=20, length=100, effort=Effort(seconds=24.0))
 """Enough for every bug that is listed, and so for each baseline."""
 ENGINE_TIME_S = 4.0
 """A busy machine may leave a process alone for seconds, and ten walks that hang must have time."""

@@ -24,6 +24,7 @@ from checkers.machine import scheduler_machine
 from checkers.mutations.look import Look
 from checkers.mutations.recorded import find_obstacle, read_walk, record_walk
 from checkers.search import Plan, make_rules, search
+from checkers.shrink import NO_EFFORT
 from checkers.trial import Trial, run_trial
 from checkers.validate import validate
 from checkers.walk import draw_action
@@ -43,7 +44,7 @@ Way = Callable[[Setting, Engine], Look]
 
 def _search(setting: Setting, engine: Engine) -> Look:
     """Random walks of the engine beside the spec; all rules."""
-    plan = Plan(num_walks=NUM_WALKS, length=LENGTH, shrink_s=0.01)
+    plan = Plan(num_walks=NUM_WALKS, length=LENGTH, effort=NO_EFFORT)
     found = search(engine, [setting], plan).counterexample
     if found is None:
         return Look(looked_at=f"{NUM_WALKS} walks of {LENGTH} actions")

@@ -10,15 +10,16 @@ from gpu_conformance.registry import Value, axis
 from gpu_conformance.way import Arrival, Sights, Way, num_blocks_for
 
 NONE = "none"
+MAX_SEED = 2**32 - 1
 
 
 def _is_reached(seen: Sights, value: Value) -> bool:
     return seen.num_partial_chunks > 0
 
 
-@axis(baseline=NONE, values=(1, 2, 3, 4), is_reached=_is_reached)
+@axis(baseline=NONE, values=range(1, 13), greatest=MAX_SEED, is_reached=_is_reached)
 def engine_walk(way: Way, value: Value) -> Way:
-    """Arrivals, aborts, priorities, budgets, and a small pool with a prefix cache, by a seed."""
+    """Arrivals, aborts, priorities, budgets, drafts, and a small pool of blocks, by a seed."""
     if value == NONE:
         return way
     rng = random.Random(int(value))
@@ -27,7 +28,8 @@ def engine_walk(way: Way, value: Value) -> Way:
         for request in way.requests
     ]
     longest = max(len(r.prompt_token_ids) + r.max_tokens for r in way.requests)
-    depth = rng.choice((1, 2))
+    depth, num_drafts = rng.choice((1, 2, 3)), rng.choice((0, 0, 1, 3))
+    block_size = rng.choice((1, 2, 4, 8, 16))
     config = attrs.evolve(
         way.config,
         max_num_batched_tokens=(budget := rng.choice((7, 20, 50))),
@@ -35,7 +37,9 @@ def engine_walk(way: Way, value: Value) -> Way:
         max_num_seqs=rng.choice((3, 8)),
         long_prefill_token_threshold=rng.choice((0, 5, 17)),
         policy=rng.choice(("fcfs", "priority")),
-        num_blocks=num_blocks_for(longest) + rng.randrange(4),
+        block_size=block_size,
+        num_blocks=num_blocks_for(longest + num_drafts, block_size) + rng.randrange(4),
+        num_speculative_tokens=num_drafts,
         scheduler_reserve_full_isl=rng.random() < 0.5,
         enable_prefix_caching=rng.random() < 0.7,
         async_scheduling=depth > 1,
@@ -46,6 +50,7 @@ def engine_walk(way: Way, value: Value) -> Way:
         config=config,
         aborts=((rng.randrange(4, 14), rng.choice(way.requests).request_id),),
         max_in_flight=depth,
+        num_drafts=num_drafts,
         placement="scattered",
         order_seed=int(value),
     )

@@ -20,9 +20,10 @@ def preemption(way: Way, value: Value) -> Way:
     if value == ROOM_FOR_ALL:
         return way
     longest = max(len(r.prompt_token_ids) + r.max_tokens for r in way.requests)
+    num_tokens = longest + way.config.num_speculative_tokens
     config = attrs.evolve(
         way.config,
-        num_blocks=num_blocks_for(longest) + int(value),
+        num_blocks=num_blocks_for(num_tokens, way.config.block_size) + int(value),
         # Chunks are admitted as they fit, so that prompts are preempted half-way, too.
         scheduler_reserve_full_isl=False,
         long_prefill_token_threshold=7,

@@ -29,7 +29,7 @@ def _is_reached(seen: Sights, value: Value) -> bool:
     return seen.num_steps > 0
 
 
-@axis(baseline=NONE, values=NAMES, few=("thrash",), is_reached=_is_reached)
+@axis(baseline=NONE, values=NAMES, few=("thrash",), takes_paths=True, is_reached=_is_reached)
 def recorded_run(way: Way, value: Value) -> Way:
     """The steps of a recorded run of vLLM, step by step."""
     if value == NONE:

@@ -73,6 +73,39 @@ def a_slot_is_off_by_one(original: Method) -> Method:
     return compute_slots
 
 
+@bug(target="impl.runner.batch:compute_slots", axis="combined", value=10)
+def the_second_border_of_a_chunk_is_passed_late(original: Method) -> Method:
+    """A chunk that begins within a block stays in the block after it where the next one begins."""
+
+    def compute_slots(part: Any, block_size: int) -> list[int]:
+        first, offset = divmod(part.positions.start, block_size)
+        if offset == 0:
+            slots: list[int] = original(part, block_size)
+            return slots
+        indices = [position // block_size for position in part.positions]
+        return [
+            part.request.block_ids[index - (index - first == 2)] * block_size
+            + position % block_size
+            for index, position in zip(indices, part.positions, strict=True)
+        ]
+
+    return compute_slots
+
+
+@bug(target="impl.runner.batch:compute_slots", axis="combined", value=1)
+def drafts_are_taken_to_lie_side_by_side(original: Method) -> Method:
+    """Drafts that reach into a second block are stored where the first one goes on."""
+
+    def compute_slots(part: Any, block_size: int) -> list[int]:
+        slots: list[int] = original(part, block_size)
+        begins, ends = part.positions.start // block_size, (part.positions.stop - 1) // block_size
+        if not part.draft_token_ids or ends - begins < 2:
+            return slots
+        return [slots[0] + number for number in range(len(slots))]
+
+    return compute_slots
+
+
 @bug(target="impl.runner.batch:compute_slots", axis="prefix_cache", value="next step")
 def a_shared_prefix_is_overwritten(original: Method) -> Method:
     """A chunk is stored from the start of the block table on, over a prefix that others share."""

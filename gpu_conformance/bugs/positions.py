@@ -40,6 +40,17 @@ def positions_begin_anew_after_a_hit(original: Method) -> Method:
     return make_batch
 
 
+@bug(target="impl.runner.requests:RequestStates._add", axis="combined", value=14)
+def a_hit_is_one_of_blocks_of_16(original: Method) -> Method:
+    """Of a prefix that was hit, only as much is taken for computed as blocks of 16 would hold."""
+
+    def _add(self: Any, request_id: str, new: Any) -> None:
+        whole = new.num_computed_tokens - new.num_computed_tokens % 16
+        original(self, request_id, attrs.evolve(new, num_computed_tokens=whole))
+
+    return _add
+
+
 @bug(target="impl.runner.ops.tile:_make_group", axis="prefill_chunk_size", value=7)
 def the_mask_is_off_by_one(original: Method) -> Method:
     """A token attends to the one after it, too, if that is in its chunk."""

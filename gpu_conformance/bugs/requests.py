@@ -50,6 +50,45 @@ def a_resumed_request_keeps_its_old_blocks(original: Method) -> Method:
     return _resume
 
 
+@bug(target="impl.runner.requests:RequestStates._resume", axis="combined", value=10)
+def a_shorter_table_ends_as_the_old_one_went_on(original: Method) -> Method:
+    """Of a table shorter than before the preemption, the last entry is not overwritten."""
+
+    def _resume(self: Any, request: Any, cached: Any) -> None:
+        old = list(request.block_ids)
+        original(self, request, cached)
+        if 2 <= len(request.block_ids) < len(old):
+            request.block_ids[-1] = old[len(request.block_ids) - 1]
+
+    return _resume
+
+
+@bug(target="impl.runner.requests:RequestStates._resume", axis="combined", value=5)
+def a_shorter_table_keeps_the_rest_of_the_old_one(original: Method) -> Method:
+    """A table shorter than before the preemption has old entries behind it, and grows there."""
+
+    def _resume(self: Any, request: Any, cached: Any) -> None:
+        old = list(request.block_ids)
+        original(self, request, cached)
+        if len(request.block_ids) >= 2:
+            request.block_ids += old[len(request.block_ids) :]
+
+    return _resume
+
+
+@bug(target="impl.runner.requests:RequestStates._resume", axis="combined", value=6)
+def a_table_of_the_old_length_keeps_its_end(original: Method) -> Method:
+    """A table just as long as before the preemption has its last entry from then."""
+
+    def _resume(self: Any, request: Any, cached: Any) -> None:
+        old = list(request.block_ids)
+        original(self, request, cached)
+        if 2 <= len(request.block_ids) == len(old):
+            request.block_ids[-1] = old[-1]
+
+    return _resume
+
+
 @bug(
     target="impl.runner.requests:RequestStates._resume",
     axis="preemption",
@@ -85,6 +124,50 @@ def tokens_of_two_requests_are_swapped(original: Method) -> Method:
         original(self, parts, swapped)
 
     return _settle
+
+
+@bug(target="impl.runner.requests:RequestStates._go_on", axis="combined", value=2)
+def the_scheduler_is_believed_where_it_cannot_know(original: Method) -> Method:
+    """A step that was planned before drafts were rejected begins where it was planned to."""
+
+    def _go_on(self: Any, request: Any, cached: Any) -> None:
+        original(self, request, cached)
+        num_tokens = request.num_computed_tokens
+        ahead = cached.num_computed_tokens - num_tokens
+        request.token_ids[num_tokens:num_tokens] = request.token_ids[num_tokens - 1 :][:1] * ahead
+        request.num_computed_tokens += ahead
+
+    return _go_on
+
+
+@bug(
+    target="impl.runner.requests:RequestStates._forget",
+    axis="request_id",
+    value="in the same step",
+)
+def who_has_ended_is_forgotten_a_step_late(original: Method) -> Method:
+    """A name is given up one step late, when somebody else may have it."""
+
+    def _forget(self: Any, request_ids: Any) -> None:
+        late = vars(self).setdefault("late", [])
+        original(self, late)
+        late[:] = request_ids
+
+    return _forget
+
+
+@bug(target="impl.runner.requests:RequestStates._add", axis="request_id", value="in the next step")
+def a_name_brings_back_its_old_blocks(original: Method) -> Method:
+    """Block tables are kept by name, and a new request under it has those of the one before."""
+
+    def _add(self: Any, request_id: str, new: Any) -> None:
+        original(self, request_id, new)
+        tables = vars(self).setdefault("tables", {})
+        block_ids = self.requests[request_id].block_ids
+        if new.num_computed_tokens == 0:
+            block_ids[:1] = tables.setdefault(request_id, block_ids[:1])
+
+    return _add
 
 
 @bug(target="impl.runner.model_runner:ModelRunner._sample", axis="draft_tokens", value=3)

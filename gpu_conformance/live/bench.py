@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
-from checkers.errors import HarnessError
+from checkers.errors import EngineFault, HarnessError
 from checkers.run import Verdict
+from gpu_conformance.faults import format_end
 from gpu_conformance.live.compare import Comparison, compare
 from gpu_conformance.live.interface import LiveEngine, Served
 from gpu_conformance.registry import Axis, NotHere, Value
@@ -47,7 +48,9 @@ class LiveOutcome:
     sights: Sights = field(factory=Sights)
     is_reached: bool = False
     error: str = ""
-    """What the engine raised."""
+    """What the engine raised, or that it gave no answer."""
+    trace: str = ""
+    """The last lines of the traceback."""
     left_out: str = ""
     """Why it was not run."""
 
@@ -62,7 +65,7 @@ class LiveOutcome:
 class LiveBench:
     """A live engine, its workload, and what it computes for each request alone.
 
-    Raises `HarnessError` if it cannot even do that.
+    Raises `HarnessError` if it cannot even do that, `EngineFault` if it hangs or ends in it.
     """
 
     def __init__(self, subject: LiveSubject, requests: Iterable[NewRequest]) -> None:
@@ -82,13 +85,11 @@ class LiveBench:
             return LiveOutcome(axis=axis.name, value=value, comparison=compared, **given)
 
         try:
-            served = self.subject.engine.serve(self._make_way(axis, value))
-        except HarnessError:
-            raise
+            served = self._serve(self._make_way(axis, value))
         except NotHere as reason:
             return make_outcome(left_out=str(reason))
-        except Exception as error:  # noqa: BLE001  (whatever an engine raises is a finding)
-            return make_outcome(error=f"{type(error).__name__}: {error}")
+        except EngineFault as fault:
+            return make_outcome(error=fault.evidence, trace=fault.traceback)
         is_reached = axis.is_reached(served.sights, value)
         return make_outcome(self._compare(served), sights=served.sights, is_reached=is_reached)
 
@@ -105,12 +106,30 @@ class LiveBench:
         way = make_way(self.requests)
         arrivals = [Arrival(request, n * apart) for n, request in enumerate(self.requests)]
         try:
-            return self.subject.engine.serve(self._fit(attrs.evolve(way, arrivals=tuple(arrivals))))
-        except Exception as error:
+            served = self._serve(self._fit(attrs.evolve(way, arrivals=tuple(arrivals))))
+        except NotHere as reason:
             raise HarnessError(
                 f"{self.subject.name} cannot compute each request alone, so there is nothing to "
-                f"compare with: {type(error).__name__}: {error}"
-            ) from error
+                f"compare with: {reason}"
+            ) from reason
+        for request in self.requests:
+            if request.request_id not in served.answers:
+                raise EngineFault("engine_answers", f"gave {request.request_id} alone no answer")
+        return served
+
+    def _serve(self, way: Way) -> Served:
+        """Asks the engine. Raises `EngineFault` for whatever it raises, or for no answer."""
+        try:
+            served = self.subject.engine.serve(way)
+        except (HarnessError, NotHere, EngineFault):
+            raise
+        except Exception as error:
+            evidence = f"{type(error).__name__}: {error}"
+            raise EngineFault("engine_raises", evidence, format_end(error)) from error
+        if not isinstance(served, Served):
+            evidence = f"serve() returned a {type(served).__name__}, expected Served"
+            raise EngineFault("engine_answers", evidence)
+        return served
 
     def _fit(self, way: Way) -> Way:
         """Cuts the same room into blocks that suit the engine, unless others are asked for."""

@@ -5,24 +5,28 @@ Entry point: `conform_live`.
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import shlex
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
-from checkers.errors import HarnessError
+from checkers.errors import EngineFault, HarnessError
 from checkers.progress import Progress
 from checkers.report import Check
 from gpu_conformance.adapters.folder import write_model
-from gpu_conformance.command import check_device, choose_axes
+from gpu_conformance.command import check_device, choose_axes, try_value
 from gpu_conformance.live.bench import LiveBench, LiveOutcome, LiveSubject, make_live_requests
+from gpu_conformance.live.beside import EngineBeside
 from gpu_conformance.live.compare import TOLERANCES
-from gpu_conformance.live.report import check_alone, check_live_axis, check_live_matrix
+from gpu_conformance.live.report import (
+    check_alone,
+    check_live_axis,
+    check_live_matrix,
+    check_no_answer,
+)
 from gpu_conformance.registry import Axis, Value
 
 ENGINES = {
@@ -39,6 +43,8 @@ VALUES: dict[str, tuple[Value, ...]] = {
 }
 """What is tried unless axes are named. Each value starts an engine, which takes seconds."""
 TINY = "tiny"
+ENGINE_TIMEOUT = 600.0
+"""Seconds: an engine may take minutes to start, and to compile its kernels."""
 
 
 @frozen(kw_only=True)
@@ -54,41 +60,66 @@ class LiveOrder:
     axes: tuple[str, ...] = ()
     tolerance: float = 0.0
     """Of log-probabilities; 0 is that of the number type."""
+    engine_timeout: float = ENGINE_TIMEOUT
+    """Seconds that an answer may take."""
 
     @property
     def arguments(self) -> str:
         """What a command line needs to compute the same again."""
         given = ["--device", self.device, "--model", self.model]
-        return shlex.join([*given, "--tolerance", str(self.tolerance)] if self.tolerance else given)
+        given += ["--tolerance", str(self.tolerance)] if self.tolerance else []
+        if self.engine_timeout != ENGINE_TIMEOUT:
+            given += ["--engine-timeout", f"{self.engine_timeout:g}"]
+        return shlex.join(given)
 
 
 def conform_live(order: LiveOrder, progress: Progress) -> Iterator[Check]:
     """Yields what was seen for each number type and axis; at the end, the matrix."""
     check_device(order.device)
     axes = choose_live_axes(order.axes)
-    make = find_adapter(order.name)
+    for axis, values in axes:
+        for value in values:
+            try_value(axis, value)
+    target = find_target(order.name)
     outcomes: list[tuple[LiveSubject, LiveOutcome]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = order.model
         if model == TINY:
             write_model(Path(folder))
             model = folder
-        for dtype in order.dtypes or tuple(TOLERANCES):
+        for dtype in dict.fromkeys(order.dtypes or TOLERANCES):
             progress.say(f"conform {order.name} {dtype}: each request alone")
+            engine = EngineBeside(target, model, dtype, order.device, order.engine_timeout)
             subject = LiveSubject(
                 name=order.name,
                 dtype=dtype,
                 device=order.device,
-                engine=make(model, dtype, order.device),
+                engine=engine,
                 tolerance=order.tolerance or TOLERANCES[dtype],
             )
-            bench = LiveBench(subject, make_live_requests())
-            yield check_alone(bench)
-            for axis, values in axes:
-                found = list(_run(bench, axis, values, progress))
-                outcomes += [(subject, outcome) for outcome in found]
-                yield check_live_axis(subject, axis, found, order.arguments)
+            with contextlib.closing(engine):
+                yield from _check_subject(subject, axes, order.arguments, progress, outcomes)
     yield check_live_matrix(outcomes)
+
+
+def _check_subject(
+    subject: LiveSubject,
+    axes: Sequence[tuple[Axis, tuple[Value, ...]]],
+    arguments: str,
+    progress: Progress,
+    outcomes: list[tuple[LiveSubject, LiveOutcome]],
+) -> Iterator[Check]:
+    """Checks one number type, and adds what came of it to `outcomes`."""
+    try:
+        bench = LiveBench(subject, make_live_requests())
+    except EngineFault as fault:
+        yield check_no_answer(subject, fault, arguments)
+        return
+    yield check_alone(bench)
+    for axis, values in axes:
+        found = list(_run(bench, axis, values, progress))
+        outcomes += [(subject, outcome) for outcome in found]
+        yield check_live_axis(subject, axis, found, arguments)
 
 
 def _run(
@@ -107,15 +138,10 @@ def choose_live_axes(names: Sequence[str]) -> list[tuple[Axis, tuple[Value, ...]
     ]
 
 
-def find_adapter(name: str) -> Any:
-    """Finds what makes an engine. Raises `HarnessError` if there is none."""
-    module_name, _, attribute = ENGINES.get(name, name).partition(":")
-    if not attribute:
+def find_target(name: str) -> str:
+    """Where the adapter stands: `module:attribute`. Raises `HarnessError` for another name."""
+    target = ENGINES.get(name, name)
+    if ":" not in target:
         known = ", ".join(sorted(ENGINES))
         raise HarnessError(f"--live {name} is unknown; name {known}, or module:attribute")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise HarnessError(f"--live {name} cannot be imported: {error}") from error
+    return target

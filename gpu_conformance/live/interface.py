@@ -49,8 +49,9 @@ class Served:
 class LiveEngine(Protocol):
     """An engine that plans and computes by itself, made of a model, a number type and a device."""
 
-    block_size: int
-    """Tokens of a KV block that suit it; ways are given in such blocks."""
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block that suit it; ways are given in such blocks."""
 
     def serve(self, way: Way) -> Served:
         """Computes a way on a fresh engine, its KV cache empty, greedily.

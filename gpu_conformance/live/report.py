@@ -1,6 +1,6 @@
 """What was compared of a live engine, as checks for the one renderer of the command line.
 
-Entry points: `check_alone`, `check_live_axis`, `check_live_matrix`.
+Entry points: `check_alone`, `check_no_answer`, `check_live_axis`, `check_live_matrix`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from typing import Any
 import attrs
 
 from checkers.commands import make_line
+from checkers.errors import EngineFault
 from checkers.report import Check
 from checkers.run import worst
 from checkers.table import align
 from gpu_conformance.live.bench import LiveBench, LiveOutcome, LiveSubject
 from gpu_conformance.live.interface import NUM_LOGPROBS
 from gpu_conformance.registry import Axis
+from gpu_conformance.report import count
 
 WEAKER = (
     f"than bits: tokens, and log-probabilities of the {NUM_LOGPROBS} greatest; "
     "whatever stays within the tolerance is not seen"
 )
+GREEDY = "all requests take the greatest token; tokens that are drawn are not compared"
 LEGEND = "places compared, those beyond the tolerance, tokens that differ (at ties)"
 
 
@@ -39,9 +42,29 @@ def check_alone(bench: LiveBench) -> Check:
             make_line("baseline", text),
             make_line("tolerance", f"{subject.tolerance:.0e} of a log-probability"),
             make_line("weaker", WEAKER),
+            make_line("greedy", GREEDY),
         ),
         facts={**_facts(subject), **attrs.asdict(seen), "weaker": WEAKER},
         findings=() if is_alone else (f"not seen to be computed alone and whole: {seen}",),
+    )
+
+
+def check_no_answer(subject: LiveSubject, fault: EngineFault, arguments: str) -> Check:
+    """An engine that comes to nothing even alone; so there is nothing to compare with."""
+    command = f"schedcheck conform --live {subject.name} {arguments} --dtype {subject.dtype}"
+    return Check(
+        title=f"conform  alone  {subject.name} {subject.dtype}",
+        verdict="violated",
+        facts={**_facts(subject), "fault": fault.evidence},
+        findings=(f"each request alone: {fault.evidence}",),
+        explanation="\n".join(
+            [
+                f"error[alone]: {subject.name} {subject.dtype}",
+                fault.evidence,
+                *fault.traceback.splitlines(),
+                f"again          {command}",
+            ]
+        ),
     )
 
 
@@ -64,6 +87,8 @@ def check_live_axis(
 def _lines(run: Sequence[LiveOutcome], outcomes: Sequence[LiveOutcome]) -> Iterator[str]:
     for outcome in run:
         found = outcome.comparison
+        if outcome.error:
+            continue  # It is a finding, and nothing was compared.
         text = f"{describe(outcome)}; off by up to {found.worst:.1e}"
         yield make_line(str(outcome.value), text)
         for tie in found.ties:
@@ -95,6 +120,7 @@ def _explain(subject: LiveSubject, outcome: LiveOutcome, arguments: str) -> str:
         [
             f"error[{outcome.axis}={outcome.value}]: {subject.name} {subject.dtype}",
             outcome.error or faults[0].describe(),
+            *outcome.trace.splitlines(),
             f"again          {command}",
         ]
     )
@@ -114,7 +140,7 @@ def check_live_matrix(outcomes: Sequence[tuple[LiveSubject, LiveOutcome]]) -> Ch
     return Check(
         title=f"conform  matrix  {LEGEND}",
         verdict="holds" if has_run else "undetermined",
-        lines=tuple(align(rows)),
+        lines=tuple(align(rows)) if has_run else (),
         facts={"outcomes": [_fact(outcome) for _, outcome in outcomes]},
         findings=() if has_run else ("nothing was compared",),
     )
@@ -127,15 +153,17 @@ def _cell(outcomes: Sequence[LiveOutcome]) -> str:
     num_rows = sum(each.tally.num_rows for each in found)
     num_off = sum(each.tally.num_differing_rows for each in found)
     num_tokens = sum(each.tally.num_differing_tokens for each in found)
-    return f"{num_rows:,} {num_off:,} {num_tokens:,} ({sum(len(each.ties) for each in found)})"
+    cell = f"{num_rows:,} {num_off:,} {num_tokens:,} ({sum(len(each.ties) for each in found)})"
+    return f"{cell} (no answer)" if any(outcome.error for outcome in outcomes) else cell
 
 
 def describe(outcome: LiveOutcome) -> str:
     """How many places were compared, and what differs."""
     tally, ties = outcome.comparison.tally, outcome.comparison.ties
+    verb = "differs" if tally.num_differing_tokens == 1 else "differ"
     return (
-        f"{tally.num_rows:,} places, {tally.num_differing_rows:,} beyond the tolerance; "
-        f"{tally.num_differing_tokens:,} tokens differ, {len(ties):,} at ties"
+        f"{count(tally.num_rows, 'place')}, {tally.num_differing_rows:,} beyond the tolerance; "
+        f"{count(tally.num_differing_tokens, 'token')} {verb}, {len(ties):,} at ties"
     )
 
 
@@ -154,6 +182,7 @@ def _fact(outcome: LiveOutcome) -> dict[str, Any]:
         "axis": outcome.axis,
         "value": outcome.value,
         "verdict": "left out" if outcome.left_out else outcome.verdict,
+        "error": outcome.error or None,
         **attrs.asdict(found.tally),
         "worst": found.worst,
         "num_left_out": found.num_left_out,

@@ -6,6 +6,7 @@ files (`impl.runner.hugging_face`, `impl.runner.gguf_file`).
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import attrs
@@ -16,9 +17,35 @@ from impl.runner.errors import RunnerError
 RopeKind = Literal["default", "linear", "llama3"]
 
 
+MAX_LAYERS = 4096
+MAX_POSITIONS = 2**24
+"""The rotations of all positions are worked out at once."""
+
+
 def _positive(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if not (isinstance(value, int | float) and value > 0):
+    if not (type(value) in {int, float} and 0 < value < math.inf):
         raise RunnerError(f"{attribute.name}={value!r} is no number above 0; a model needs one")
+
+
+def _whole(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not (type(value) is int and value > 0):
+        raise RunnerError(
+            f"{attribute.name}={value!r} is no whole number above 0; a model needs one"
+        )
+
+
+def _at_most(greatest: int) -> Any:
+    def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        _whole(owner, attribute, value)
+        if value > greatest:
+            raise RunnerError(f"{attribute.name}={value} is above {greatest}; give another model")
+
+    return check
+
+
+def _flag(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if type(value) is not bool:
+        raise RunnerError(f"{attribute.name}={value!r} is neither true nor false; say one of them")
 
 
 @frozen(kw_only=True)
@@ -32,7 +59,7 @@ class RopeScaling:
     """"llama3": pairs that turn less often than this within the original length are slowed."""
     high_freq_factor: float = field(default=4.0, validator=_positive)
     """"llama3": pairs that turn more often than this are left alone; between, it is a blend."""
-    original_max_position_embeddings: int = field(default=8192, validator=_positive)
+    original_max_position_embeddings: int = field(default=8192, validator=_whole)
     """"llama3": the length of training."""
 
 
@@ -43,26 +70,26 @@ class ModelConfig:
     Raises `RunnerError` if they contradict each other.
     """
 
-    vocab_size: int = field(validator=_positive)
-    hidden_size: int = field(validator=_positive)
-    intermediate_size: int = field(validator=_positive)
-    num_hidden_layers: int = field(validator=_positive)
-    num_attention_heads: int = field(validator=_positive)
-    num_key_value_heads: int = field(validator=_positive)
+    vocab_size: int = field(validator=_whole)
+    hidden_size: int = field(validator=_whole)
+    intermediate_size: int = field(validator=_whole)
+    num_hidden_layers: int = field(validator=_at_most(MAX_LAYERS))
+    num_attention_heads: int = field(validator=_whole)
+    num_key_value_heads: int = field(validator=_whole)
     """Each serves num_attention_heads / num_key_value_heads query heads."""
-    head_dim: int = field(validator=_positive)
-    max_position_embeddings: int = field(validator=_positive)
+    head_dim: int = field(validator=_whole)
+    max_position_embeddings: int = field(validator=_at_most(MAX_POSITIONS))
     """The most tokens of a request."""
     rope_theta: float = field(default=10000.0, validator=_positive)
     rope_scaling: RopeScaling = RopeScaling()
     rms_norm_eps: float = field(default=1e-5, validator=_positive)
-    tie_word_embeddings: bool = False
+    tie_word_embeddings: bool = field(default=False, validator=_flag)
     """Whether the head is the embedding."""
-    qkv_bias: bool = False
+    qkv_bias: bool = field(default=False, validator=_flag)
     """Whether queries, keys and values have a bias (Qwen2)."""
-    output_bias: bool = False
+    output_bias: bool = field(default=False, validator=_flag)
     """Whether the projection after attention has one."""
-    qk_norm: bool = False
+    qk_norm: bool = field(default=False, validator=_flag)
     """Whether each head's query and key are normed before they are rotated (Qwen3)."""
 
     def __attrs_post_init__(self) -> None:

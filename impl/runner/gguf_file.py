@@ -44,7 +44,21 @@ def read_model(path: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
 
     Raises `RunnerError` if it cannot be run.
     """
-    reader = _open(path)
+    try:
+        return _read(path)
+    except (RunnerError, ImportError, MemoryError):
+        raise
+    except Exception as fault:  # The package raises anything where a file is broken.
+        raise RunnerError(
+            f"{path} is no GGUF file that can be read: {type(fault).__name__}: {fault}; "
+            "fetch it again"
+        ) from fault
+
+
+def _read(path: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
+    from gguf import GGUFReader  # noqa: PLC0415
+
+    reader = GGUFReader(path)
     architecture = _get(reader, path, "general.architecture")
     if architecture not in ARCHITECTURES:
         raise RunnerError(
@@ -118,17 +132,6 @@ def unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
     """
     pairs = tensor.view(num_heads, -1, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
-
-
-def _open(path: Path) -> Reader:
-    from gguf import GGUFReader  # noqa: PLC0415
-
-    try:
-        return GGUFReader(path)
-    except FileNotFoundError:
-        raise RunnerError(f"{path} is missing; give a GGUF file") from None
-    except ValueError as fault:
-        raise RunnerError(f"{path} is no GGUF file that can be read: {fault}") from fault
 
 
 def _get(reader: Reader, path: Path, name: str, default: Any = None) -> Any:

@@ -43,7 +43,8 @@ def read_config(folder: Path) -> ModelConfig:
     """Reads config.json. Raises `RunnerError` if it is missing, or of a model that cannot run."""
     path = folder / "config.json"
     fields = _read_json(path)
-    architecture = (fields.get("architectures") or ["none"])[0]
+    named = fields.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else named
     if architecture not in ARCHITECTURES:
         raise RunnerError(
             f"{path} is of the architecture {architecture}; this runner has "
@@ -56,6 +57,8 @@ def read_config(folder: Path) -> ModelConfig:
         return _make_config(architecture, fields)
     except KeyError as missing:
         raise RunnerError(f"{path} has no {missing}; give the model's own config") from missing
+    except (AttributeError, TypeError, ZeroDivisionError) as fault:
+        raise RunnerError(f"{path} makes no sense: {fault}; give the model's own config") from fault
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -67,7 +70,7 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     for path in _find_files(folder):
         try:
             tensors.update(load_file(path))
-        except SafetensorError as fault:
+        except (SafetensorError, OSError) as fault:
             raise RunnerError(f"{path} cannot be read: {fault}; fetch it again") from fault
     return tensors
 
@@ -75,7 +78,12 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
 def _find_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(map(_is_name, weight_map.values())):
+            raise RunnerError(
+                f"{index} has no weight_map that says which file holds what; fetch it again"
+            )
+        names = sorted(set(weight_map.values()))
     else:
         names = ["model.safetensors"]
     paths = [folder / name for name in names]
@@ -85,11 +93,17 @@ def _find_files(folder: Path) -> list[Path]:
     return paths
 
 
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name == Path(name).name
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text())
     except FileNotFoundError:
         raise RunnerError(f"{path} is missing; give the folder of a model") from None
+    except OSError as fault:
+        raise RunnerError(f"{path} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:
         raise RunnerError(f"{path} is no JSON: {fault}") from fault
     if not isinstance(fields, dict):
@@ -100,7 +114,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _make_config(architecture: str, fields: Mapping[str, Any]) -> ModelConfig:
     heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
     # Qwen2 always has these biases, and only these; Llama and Qwen3 have all four or none.
-    has_bias = fields.get("attention_bias", False)
+    has_bias = fields.get("attention_bias") or False
     return ModelConfig(
         vocab_size=fields["vocab_size"],
         hidden_size=hidden,
@@ -113,7 +127,7 @@ def _make_config(architecture: str, fields: Mapping[str, Any]) -> ModelConfig:
         rope_theta=_get_rope_fields(fields).get("rope_theta", fields.get("rope_theta", 10000.0)),
         rope_scaling=_make_rope_scaling(_get_rope_fields(fields)),
         rms_norm_eps=fields["rms_norm_eps"],
-        tie_word_embeddings=fields.get("tie_word_embeddings", False),
+        tie_word_embeddings=fields.get("tie_word_embeddings") or False,
         qkv_bias=has_bias or architecture == "Qwen2ForCausalLM",
         output_bias=has_bias and architecture != "Qwen2ForCausalLM",
         qk_norm=architecture == "Qwen3ForCausalLM",
@@ -127,6 +141,6 @@ def _get_rope_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _make_rope_scaling(fields: Mapping[str, Any]) -> RopeScaling:
     kind = fields.get("rope_type", fields.get("type", "default"))
-    if kind not in ROPE_KINDS:
+    if kind not in list(ROPE_KINDS):
         raise RunnerError(f"rope_type={kind!r} is unknown; this runner has {', '.join(ROPE_KINDS)}")
     return RopeScaling(kind=kind, **{name: fields[name] for name in ROPE_KINDS[kind]})

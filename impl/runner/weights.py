@@ -59,17 +59,16 @@ def assemble(
 ) -> Weights:
     """Builds a model's weights out of tensors by name, on a device, in a type.
 
-    Raises `RunnerError` if one is missing, is not asked for, or has the wrong shape.
+    Raises `RunnerError` if one is missing, is not asked for, has the wrong shape or type, or holds
+    NaN.
     """
     shapes = compute_shapes(config)
     _check_names(config, shapes, tensors)
     for name, shape in shapes.items():
-        if tuple(tensors[name].shape) != shape:
-            raise RunnerError(
-                f"{name} has the shape {tuple(tensors[name].shape)}, however the config asks for "
-                f"{shape}; give the config and the weights of one model"
-            )
+        _check_tensor(name, tensors[name], shape)
     placed = {name: tensors[name].to(device, dtype).contiguous() for name in shapes}
+    for name, tensor in placed.items():
+        _check_numbers(name, tensor)
     embedding = placed["model.embed_tokens.weight"]
     layers = tuple(_assemble_layer(placed, n) for n in range(config.num_hidden_layers))
     head = embedding if config.tie_word_embeddings else placed["lm_head.weight"]
@@ -155,6 +154,26 @@ def _check_names(
             f"{_name_some(extra)} in the weights, and the config has no use for it; "
             "give the config of this very model"
         )
+
+
+def _check_tensor(name: str, tensor: Tensor, shape: Shape) -> None:
+    if tuple(tensor.shape) != shape:
+        raise RunnerError(
+            f"{name} has the shape {tuple(tensor.shape)}, however the config asks for "
+            f"{shape}; give the config and the weights of one model"
+        )
+    if not tensor.is_floating_point():
+        raise RunnerError(
+            f"{name} is of the type {tensor.dtype}, whose scale is not known; "
+            "give weights in floating point"
+        )
+
+
+def _check_numbers(name: str, tensor: Tensor) -> None:
+    """Raises for what is no number; zeros may be meant, and are one."""
+    if not tensor.isfinite().all():
+        what = "NaN" if tensor.isnan().any() else f"what {tensor.dtype} has no number for"
+        raise RunnerError(f"the weights hold {what}: {name}; fetch them again, or give others")
 
 
 def _is_spare(config: ModelConfig, name: str) -> bool:

@@ -137,7 +137,7 @@ def loads_begin_when_they_may(config: SchedulerConfig, seen: Transition) -> Iter
 def loads_leave_room_for_prefills(config: SchedulerConfig, seen: Transition) -> Iterator[str]:
     """A load begins only if others can still be computed to the end of what they know.
 
-    They are prompts that are computed or loaded in part: a load holds its blocks and cannot be
+    They are those who are computed or loaded in part: a load holds its blocks and cannot be
     preempted, so two of them might wait for each other for ever.
     """
     for name in seen.before.waiting:
@@ -178,12 +178,19 @@ def tables_at_turn(seen: Transition, name: str) -> dict[str, list[int]]:
 
 
 def num_lacked_then(config: SchedulerConfig, seen: Transition, name: str, table: list[int]) -> int:
-    """Blocks that a request lacks whose prompt is surely computed or loaded in part."""
+    """Blocks that a request lacks whose known tokens are surely computed or loaded in part.
+
+    After a preemption they are its prompt and its outputs. Whoever has computed all that it knew
+    runs with one more, which it sampled.
+    """
     request, live = seen.before.requests.get(name), seen.live.get(name)
     if request is None or live is None or live.new.resumable or not table:
         return 0
-    now = seen.after.requests.get(name, request) if name in seen.admitted else request
-    is_in_part = now.num_computed_tokens < request.num_prompt_tokens
+    if name in seen.admitted:
+        now, num_due = seen.after.requests.get(name, request), request.num_tokens
+    else:
+        now, num_due = request, max(request.num_prompt_tokens, request.num_tokens - 1)
+    is_in_part = now.num_computed_tokens < num_due
     is_prefill = is_in_part if name in seen.after.running else not live.has_lost_kv
     if not is_prefill:
         return 0

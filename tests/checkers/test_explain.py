@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import attrs
 import pytest
 from hypothesis import given
 
@@ -136,6 +137,22 @@ def test_a_request_that_is_not_ready_is_explained():
     assert [
         "pass 2: gate “B is ready” refuses (PREEMPTED, 4 tokens of voided steps are in flight)"
     ] == driver.scheduler.log
+
+
+def test_a_load_that_is_refused_is_explained():
+    """A load that would take what a prompt still needs is refused, and the numbers say why."""
+    driver = explained_driver(
+        make_request("B", 12),
+        attrs.evolve(make_request("A", 9), num_remote_tokens=8),
+        load_kv_async=True,
+        num_blocks=4,
+        long_prefill_token_threshold=4,
+    )
+    driver.schedule()
+    assert (
+        "pass 2: gate “room to load A” refuses "
+        "(8 tokens, a hit of 0 blocks, 3 free blocks, 2 for prefills)"
+    ) == driver.scheduler.log[-1]
 
 
 def test_a_refusal_and_a_reset_are_explained():

@@ -3,13 +3,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from checkers.configs import load_settings
 from checkers.engines import load_engine
 from checkers.explore import Budget, Explorer
-from checkers.explore_engine import EngineExplorer, environment_of, find_shortest
+from checkers.explore_engine import EngineExplorer, find_shortest
 from checkers.search import make_rules
-from checkers.trial import run_trial
-from spec.actions import AddRequest, FinishRequests, Schedule, UpdateFromOutput
+from checkers.shrink import DEFAULT_EFFORT, NO_EFFORT, Effort
+from spec.actions import AddRequest, FinishRequests, Schedule
 from spec.scheduler import ReferenceScheduler
 from tests.checkers.planted import (
     TINY,
@@ -109,7 +108,7 @@ def test_the_shortest_run_is_found(make, num_actions):
     trial = long_run(make)
     assert num_actions + 4 == len(trial.steps)
     engine = engine_of(make)
-    shortest, is_shortest = find_shortest(trial, make_rules(engine, TINY), engine, seconds=10)
+    shortest, is_shortest = find_shortest(trial, make_rules(engine, TINY), engine, DEFAULT_EFFORT)
     assert (num_actions, True) == (len(shortest.steps), is_shortest)
     assert trial.breaches[0].name in {breach.name for breach in shortest.breaches}
 
@@ -118,7 +117,7 @@ def test_a_shortest_run_stays():
     """A run that cannot be shorter is handed back as it is."""
     trial = long_run(LosesABlock, num_arrivals=0)
     engine = engine_of(LosesABlock)
-    assert (trial, True) == find_shortest(trial, make_rules(engine, TINY), engine, seconds=10)
+    assert (trial, True) == find_shortest(trial, make_rules(engine, TINY), engine, DEFAULT_EFFORT)
 
 
 class CountsInFloats(ReferenceScheduler):
@@ -140,37 +139,18 @@ def test_the_shortest_run_to_a_wrong_type_is_found():
     detour = [AddRequest(new), FinishRequests(("x",))]
     trial = attempt(CountsInFloats, [*detour, AddRequest(later), Schedule()])
     engine = engine_of(CountsInFloats)
-    shortest, is_shortest = find_shortest(trial, make_rules(engine, TINY), engine, seconds=10)
+    shortest, is_shortest = find_shortest(trial, make_rules(engine, TINY), engine, DEFAULT_EFFORT)
     assert (4, 2, True) == (len(trial.steps), len(shortest.steps), is_shortest)
     assert ["engine_answers"] == [breach.name for breach in shortest.breaches]
 
 
-def test_without_time_the_run_stays():
-    """If time runs out before all shorter runs were tried, nobody calls a run the shortest."""
+@pytest.mark.parametrize("effort", [NO_EFFORT, Effort(seconds=0), Effort(num_actions=9)])
+def test_without_an_effort_the_run_stays(effort):
+    """If it ends before all shorter runs were tried, nobody calls a run the shortest."""
     trial = long_run(LosesABlock)
     engine = engine_of(LosesABlock)
-    assert (trial, False) == find_shortest(trial, make_rules(engine, TINY), engine, seconds=1e-6)
-
-
-def test_the_environment_of_a_run_allows_it():
-    """The environment for a shorter run offers what the run is made of, and nothing else."""
-    setting = load_settings()["stops"]
-    spec = load_engine("spec")
-    rules = make_rules(spec, setting)
-    shape, other = setting.environment.shapes
-    new, later = attrs.evolve(shape, request_id="a"), attrs.evolve(shape, request_id="b")
-    run = [
-        AddRequest(new),
-        Schedule(),
-        UpdateFromOutput({"a": [1]}),
-        AddRequest(later),
-        FinishRequests(("a",)),
-    ]
-    assert run == run_trial(rules, spec, run).actions
-    environment = environment_of(run, rules)
-    assert ((shape,), 2) == (environment.shapes, environment.max_live_requests)
-    assert ((0, 1), True) == (environment.sampled_token_ids, environment.with_aborts)
-    assert other not in environment.shapes
+    rules = make_rules(engine, TINY)
+    assert (trial, False) == find_shortest(trial, rules, engine, effort)
 
 
 def test_only_one_path_leads_to_each_state():

@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkers.configs import load_settings
-from checkers.shrink import shrink, simpler_requests, simpler_tokens
-from checkers.trial import Trial
+from checkers.engines import load_engine
+from checkers.mutations import bugs  # noqa: F401, importing it registers the bugs
+from checkers.mutations.registry import MUTATIONS, planted
+from checkers.search import Plan, make_rules, search
+from checkers.shrink import (
+    NO_EFFORT,
+    Effort,
+    names_to_break,
+    shrink,
+    simpler_requests,
+    simpler_tokens,
+)
+from checkers.trial import Trial, run_for, run_trial
 from spec.actions import AddRequest, Schedule, UpdateFromOutput
 from spec.interface import NewRequest
 from spec.scheduler import ReferenceScheduler
@@ -90,10 +103,58 @@ def test_another_rule_is_another_story():
     assert trial == shrink(trial, lambda _: other)
 
 
-def test_without_time_nothing_changes():
-    """A run that there is no time to shrink is handed back as it is."""
+@pytest.mark.parametrize("effort", [NO_EFFORT, Effort(seconds=0)])
+def test_without_an_effort_nothing_changes(effort):
+    """A run that nobody has time to shrink is handed back as it is."""
     trial = failing(LosesABlock, seed=1)
-    assert trial == shrink(trial, lambda actions: attempt(LosesABlock, actions), seconds=0)
+    made = lambda actions: attempt(LosesABlock, actions)  # noqa: E731
+    assert trial == shrink(trial, made, TINY, effort)
+
+
+def test_the_effort_is_counted_in_actions():
+    """The same candidates are tried however long each of them takes, up to the number given."""
+    trial = failing(LosesABlock, seed=1)
+    tried = []
+
+    def note(actions):
+        tried[-1].append(actions)
+        return attempt(LosesABlock, actions)
+
+    def note_late(actions):
+        clock.append(clock[-1] + 1)
+        return note(actions)
+
+    clock = [0.0]
+    efforts = [Effort(num_actions=500), Effort(num_actions=500, seconds=1e9)]
+    smalls = []
+    for effort, made in zip(efforts, (note, note_late), strict=True):
+        tried.append([])
+        with pytest.MonkeyPatch.context() as patched:
+            if made is note_late:
+                patched.setattr("checkers.shrink.time.monotonic", lambda: clock[-1])
+            smalls.append(shrink(trial, made, TINY, effort))
+    assert tried[0] == tried[1]
+    assert smalls[0] == smalls[1]
+    assert 500 <= sum(len(actions) for actions in tried[0]) < 500 + len(trial.steps)
+
+
+def test_walks_get_past_where_dropping_is_stuck():
+    """Where every action is needed for what follows, a walk that begins as the run may be shorter.
+
+    More seats are taken than there are: with a queue of the preempted, which needs a full pool.
+    """
+    wrong = MUTATIONS["seats_count_who_is_new"]
+    engine = load_engine("fast")
+    rules = make_rules(engine, wrong.setting)
+    with planted(wrong):
+        found = search(engine, [wrong.setting], Plan(effort=NO_EFFORT)).counterexample
+        trial = run_trial(rules, engine, [step.action for step in found.steps])
+        wanted = names_to_break(trial)
+        attempt = partial(run_for, rules, engine, wanted=wanted)
+        stuck = shrink(trial, attempt)
+        small = shrink(trial, attempt, wrong.setting)
+    assert wanted & names(small) & names(stuck)
+    assert (16, 7) == (len(stuck.steps), len(small.steps))
 
 
 def test_ctrl_c_keeps_the_best():

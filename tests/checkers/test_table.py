@@ -6,6 +6,7 @@ import pytest
 from checkers.configs import load_settings
 from checkers.counterexample import StepDocument, make_steps
 from checkers.engines import load_engine
+from checkers.lockstep import NAMELESS
 from checkers.run import Breach
 from checkers.search import make_rules
 from checkers.table import MAX_EVIDENCE, describe_breach, describe_request, table_of
@@ -85,6 +86,15 @@ def test_what_an_engine_is_told_beside_requests_is_a_row():
     ] == [row[1] for row in lines_of(actions, setting)[1:]]
 
 
+def test_a_turn_is_not_the_end():
+    """A resumable request that has answered a chunk ends a turn; it finishes when it is closed."""
+    resumable = attrs.evolve(A, resumable=True)
+    actions = [AddRequest(resumable), Schedule(), UpdateFromOutput({})]
+    assert "engine step: a 1 token, a ends a turn (length)" == lines_of(actions)[2][1]
+    actions.insert(1, StreamingChunk("a", None))
+    assert "engine step: a 1 token, a finishes (length)" == lines_of(actions)[3][1]
+
+
 def test_a_step_that_returns_at_once_is_one_row():
     """Schedule and its return are shown together if nothing comes between them."""
     actions = [AddRequest(A), Schedule(), UpdateFromOutput({}), Schedule()]
@@ -151,6 +161,13 @@ def test_evidence_is_told_in_sentences():
         *[f"Then sentence {number}." for number in range(MAX_EVIDENCE)],
         "  and 2 more; the file has them all",
     ] == list(describe_breach(breaches))
+
+
+def test_a_nameless_block_is_explained():
+    """Lockstep calls a block nameless that plays no part on the other side, and the row says so."""
+    evidence = f"requests.a.block_ids: the spec has [], the engine has ['{NAMELESS}']"
+    *_, last = describe_breach([Breach("same_as_spec", "As the spec.", (evidence,), "lockstep")])
+    assert "  A nameless block is one that has no counterpart on the other side." == last
 
 
 def test_a_traceback_is_told_in_full():

@@ -9,7 +9,7 @@ from checkers.configs import load_settings
 from checkers.counterexample import dumps, make_counterexample
 from checkers.engines import load_engine
 from checkers.search import make_rules
-from checkers.trial import FAULT_RULES, make_possible, run_trial
+from checkers.trial import FAULT_RULES, Trial, make_possible, run_for, run_trial
 from spec.actions import (
     AddRequest,
     FinishRequests,
@@ -112,6 +112,18 @@ def test_a_run_ends_with_the_first_breach():
     trial = attempt(LosesABlock, [*RUN, AddRequest(B), Schedule()])
     assert RUN == trial.actions
     assert ["blocks_are_conserved", "same_as_spec"] == [breach.name for breach in trial.breaches]
+
+
+@settings(max_examples=25)
+@given(st.sampled_from([LosesABlock, RaisesInSchedule]), st.integers(0, 99))
+def test_haste_makes_no_difference_to_what_is_wanted(make, seed):
+    """A run in haste is the plain one wherever that breaks what is wanted; else it is empty."""
+    engine = engine_of(make, time_limit_s=0.2)
+    rules, actions = make_rules(engine, TINY), walked(TINY, seed)
+    plain = run_trial(rules, engine, actions)
+    names = {breach.name for breach in plain.breaches}
+    assert plain == (run_for(rules, engine, actions, names) if names else plain)
+    assert Trial() == run_for(rules, engine, actions, {"token_budget_is_kept"})
 
 
 # ---- engines that fail ---------------------------------------------------------------------------

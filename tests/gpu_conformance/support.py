@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+import torch
+
 import gpu_conformance.axes  # noqa: F401  (registers)
 from gpu_conformance.bench import Bench
 from gpu_conformance.registry import AXES
 from gpu_conformance.subject import make_subject
 from gpu_conformance.work import WORKS, Work, make_requests
+from impl.scheduler import FastScheduler
 from spec.interface import ModelRunnerOutput
 
 SMALL = Work((3, 17, 20, 20), 3)
@@ -71,6 +76,86 @@ class Raises(Echo):
         if len(output.scheduled_new_reqs) > 1:
             raise RuntimeError("out of memory")
         return super().execute(output)
+
+
+class SamplesNothing(Echo):
+    """One that forgets what it has sampled."""
+
+    def execute(self, output):
+        """Runs one step, and returns no token."""
+        return ModelRunnerOutput({name: [] for name in output.num_scheduled_tokens})
+
+
+class SamplesTooMuch(Echo):
+    """One that goes on where nobody has asked it to."""
+
+    def execute(self, output):
+        """Runs one step, and returns two tokens of each request."""
+        return ModelRunnerOutput({name: [1, 2] for name in output.num_scheduled_tokens})
+
+
+class SamplesBelowZero(Echo):
+    """One that returns what is no token."""
+
+    def next_token(self, request_id, output):
+        """A number that marks a place, in some engines."""
+        return -1
+
+
+class AlwaysSaysTheSame(Echo):
+    """One that looks at nothing."""
+
+    def next_token(self, request_id, output):
+        """Five."""
+        return 5
+
+
+class AnswersNone(Echo):
+    """One that returns nothing."""
+
+    def execute(self, output):
+        """Runs no step."""
+
+
+class ShowsNoLogits(Echo):
+    """One that shows KV, and no logits of who samples."""
+
+    def get_logits(self):
+        """None."""
+        return {}
+
+    def read_kv(self, block_ids, num_tokens):
+        """A number for each token."""
+        return torch.zeros(num_tokens, 1)
+
+
+class Leaves(Echo):
+    """One that ends the process."""
+
+    def execute(self, output):
+        """Leaves."""
+        sys.exit(0)
+
+
+class RaisesLater(FastScheduler):
+    """An engine that plans two steps."""
+
+    def schedule(self):
+        """Plans a step, or gives up."""
+        self.num_planned = getattr(self, "num_planned", 0) + 1
+        if self.num_planned > 2:
+            raise ValueError("lost count")
+        return super().schedule()
+
+
+def make_dict(config):
+    """No engine."""
+    return {}
+
+
+def raise_at_once(config):
+    """No engine either."""
+    raise OSError("no licence")
 
 
 class RunsNothing:

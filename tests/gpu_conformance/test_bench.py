@@ -7,10 +7,13 @@ import torch
 from checkers.errors import HarnessError
 from gpu_conformance.axes.recorded_run import FOLDER, make_recorded_way
 from gpu_conformance.bench import Bench
-from gpu_conformance.reference import find_worst_error
+from gpu_conformance.reference import find_sameness, find_worst_error
 from gpu_conformance.registry import AXES
+from gpu_conformance.runners import OurRunner
 from gpu_conformance.subject import make_subject
 from gpu_conformance.work import make_requests
+from impl.runner.config import TINY_MODELS
+from impl.runner.ops.backends import make_ops
 from tests.gpu_conformance.support import SMALL, make_bench, make_tiny_bench, run
 
 SOME = [
@@ -24,6 +27,8 @@ SOME = [
     ("draft_tokens", 3),
     ("graph_bucket", 64),
     ("engine_walk", 3),
+    ("request_id", "in the next step"),
+    ("request_id", "in the same step"),
 ]
 
 
@@ -80,6 +85,16 @@ def test_a_fault_of_the_schedule_is_told_from_one_of_the_runner():
     )
 
 
+def make_subject_of(weights):
+    """What makes our runner of other weights."""
+    ops = make_ops("tile", "cpu", torch.float32)
+
+    def make(way, num_blocks):
+        return OurRunner(TINY_MODELS["tiny"], weights, ops, way.config.block_size, num_blocks)
+
+    return make
+
+
 def foreign(name):
     """A bench with a foreign runner."""
     subject = make_subject("tiny", f"tests.gpu_conformance.support:{name}", "own", "cpu")
@@ -112,10 +127,69 @@ def test_what_cannot_be_a_runner_is_wrong_usage(name, told):
         run(foreign(name), "batch_order", 1)
 
 
-def test_what_a_runner_raises_is_a_finding():
-    """A runner that raises gives no answer, which is not as alone."""
-    first = run(foreign("Raises"), "batch_order", 1).first
-    assert ("no answer", "RuntimeError: out of memory") == (first.kind, first.evidence)
+def test_what_a_runner_raises_is_a_finding_of_its_own():
+    """Who raised what in which step of whose tokens is told, and no row is counted for it."""
+    outcome = run(foreign("Raises"), "batch_size", 2)
+    assert ("no answer", "violated") == (outcome.first.kind, outcome.verdict)
+    assert (
+        "the runner raises RuntimeError: out of memory, in step 0 (tokens: r0 3, r1 17)"
+        == outcome.first.evidence
+    )
+    assert 'raise RuntimeError("out of memory")' in outcome.first.trace
+    assert (0, 0) == (outcome.tally.num_differing_rows, outcome.tally.num_differing_tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "SamplesNothing",
+            "all 3 tokens are computed; it returned sampled_token_ids={'r0': []}, in step 0",
+        ),
+        ("SamplesTooMuch", "the runner samples 2 tokens for r0, however 1 may be: [1, 2]"),
+        ("SamplesBelowZero", "the runner samples [-1] for r0; tokens count from 0, in step 0"),
+        ("AnswersNone", "the answer of execute() is None, expected ModelRunnerOutput, in step 0"),
+        ("ShowsNoLogits", "get_logits() shows None for r0, which samples 1 token"),
+        ("Leaves", "the runner raises SystemExit: 0, in step 0"),
+    ],
+)
+def test_what_is_no_answer_is_blamed_on_the_runner(name, told):
+    """It is told with what the runner returned, and neither the engine nor we are at fault."""
+    first = run(foreign(name), "batch_size", 2).first
+    assert "no answer" == first.kind
+    assert told in first.evidence
+
+
+def test_an_engine_that_raises_on_the_way_is_blamed_itself():
+    """What a scheduler raises in the middle is a finding that names it, not the runner."""
+    engine = "tests.gpu_conformance.support:RaisesLater"
+    bench = Bench(make_bench().subject, make_requests(SMALL), engine=engine)
+    first = run(bench, "batch_size", 2).first
+    assert f"the engine '{engine}': schedule raised ValueError: lost count" == first.evidence
+    assert 'raise ValueError("lost count")' in first.trace
+
+
+def test_a_run_that_is_too_long_for_the_model_is_left_out(bench):
+    """A recorded run whose requests the model has no positions for has no meaning here."""
+    short = attrs.evolve(bench.subject.config, max_position_embeddings=60)
+    other = Bench(attrs.evolve(bench.subject, config=short), bench.requests)
+    outcome = run(other, "recorded_run", "prefix-preempt")
+    assert outcome.left_out.startswith("max_position_embeddings=60 is too short, since a request")
+
+
+@pytest.mark.parametrize("zero", ["norm", "head", "embedding"])
+def test_rows_that_are_all_the_same_tell_nothing(bench, zero):
+    """Weights of zero are right, and their rows would be the same with wrong data, too."""
+    assert "" == find_sameness(bench)
+    weights = attrs.evolve(
+        bench.subject.weights, **{zero: torch.zeros_like(getattr(bench.subject.weights, zero))}
+    )
+    make = make_subject_of(weights)
+    other = Bench(attrs.evolve(bench.subject, weights=weights, make=make), bench.requests)
+    assert (True, True) == (
+        find_worst_error(other).is_small,
+        "tell nothing" in find_sameness(other),
+    )
 
 
 def test_a_wrong_baseline_is_refused(bench):

@@ -44,7 +44,21 @@ def test_a_bug_in_one_layer_is_found_there():
     found = find(BUGS["the_last_layer_misses_a_row"])
     assert (1, "KV in sight") == (found.key.layer, found.key.stage_name)
     assert found.key.position == found.part.end - 1
-    assert f"positions {found.key.position}" in found.size
+    assert "its KV was written in step 0, and other data is there" in found.size
+
+
+def test_the_first_write_in_the_wrong_place_is_named():
+    """Where KV is misplaced, the report is about that write, with both places."""
+    found = find(BUGS["a_slot_is_off_by_one"])
+    assert ("r2", 7, 1) == (found.key.request_id, found.key.position, found.key.step)
+    assert found.size.startswith("its KV is written to block 3, slot 8, and belongs in block 3")
+
+
+def test_kv_that_is_read_in_the_wrong_place_is_named():
+    """Where a table is at fault, the report is about who reads, with both places."""
+    found = find(BUGS["a_block_table_entry_is_stale"])
+    assert ("r3", 21) == (found.key.request_id, found.key.position)
+    assert "position 16 is read from block 12, slot 0, and lies in block 8, slot 0" in found.size
 
 
 def test_a_run_that_is_the_same_has_no_divergence():

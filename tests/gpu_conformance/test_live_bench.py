@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 import gpu_conformance.axes  # noqa: F401  (registers)
-from checkers.errors import HarnessError
+from checkers.errors import EngineFault, HarnessError
 from checkers.planting import planted_at
 from gpu_conformance.adapters.ours import Ours
 from gpu_conformance.bugs.blocks import a_slot_is_off_by_one
@@ -134,6 +134,26 @@ def test_whatever_an_engine_raises_is_a_finding():
 
     outcome = make_bench(Changed(give_up)).run(AXES["batch_size"], 2)
     assert ("violated", "RuntimeError: out of memory") == (outcome.verdict, outcome.error)
+    assert 'raise RuntimeError("out of memory")' in outcome.trace
+
+
+def test_what_is_no_answer_is_a_finding():
+    """An engine that returns something else has not served."""
+    outcome = make_bench(Changed(lambda _: None)).run(AXES["batch_size"], 2)
+    told = "serve() returned a NoneType, expected Served"
+    assert ("violated", told) == (outcome.verdict, outcome.error)
+
+
+def test_a_request_that_gets_nothing_alone_is_a_finding():
+    """Without an answer alone there is nothing to compare with, and the request is named."""
+
+    class Forgets(Ours):
+        def serve(self, way):
+            served = super().serve(way)
+            return Served({k: v for k, v in served.answers.items() if k != "p2"}, served.sights)
+
+    with pytest.raises(EngineFault, match="gave p2 alone no answer"):
+        make_bench(Forgets("tiny", "float32", "cpu"))
 
 
 def test_an_engine_that_computes_nothing_alone_is_no_finding():

@@ -7,8 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from checkers.cli import main
-from checkers.errors import HarnessError
+from checkers.errors import EngineFault, HarnessError
 from gpu_conformance.adapters.folder import write_model
+from gpu_conformance.adapters.ours import Ours
+from gpu_conformance.live import command
+from gpu_conformance.live.beside import make_engine
 from gpu_conformance.live.command import VALUES, choose_live_axes
 from impl.runner.config import TINY_MODELS
 from tests.gpu_conformance import fake_vllm
@@ -23,6 +26,23 @@ def fake(monkeypatch):
     return fake_vllm.install(monkeypatch)
 
 
+class Inside:
+    """An engine in this very process, so that nobody waits for another."""
+
+    def __init__(self, target, model, dtype, device, limit_s):
+        self.engine, self.block_size = make_engine(target, model, dtype, device)
+        self.serve = self.engine.serve
+
+    def close(self):
+        """Ends."""
+
+
+@pytest.fixture(autouse=True)
+def inside(monkeypatch):
+    """No processes."""
+    monkeypatch.setattr(command, "EngineBeside", Inside)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A model that our engine computes at once."""
@@ -33,6 +53,24 @@ def folder(tmp_path):
 def call(*arguments):
     """Calls the command."""
     return CliRunner().invoke(main, ["conform", *arguments])
+
+
+class Hangs(Ours):
+    """An engine that is too late with every batch."""
+
+    def serve(self, way):
+        """Raises, as it is told of one beside."""
+        if len(way.arrivals) > 1 and not any(arrival.step for arrival in way.arrivals):
+            raise EngineFault("engine_hangs", "did not answer within 5 s")
+        return super().serve(way)
+
+
+class HangsAlone(Ours):
+    """An engine that is always too late."""
+
+    def serve(self, way):
+        """Raises, as it is told of one beside."""
+        raise EngineFault("engine_hangs", "did not answer within 5 s")
 
 
 class Refuses:
@@ -56,6 +94,7 @@ class Refuses:
         (2, ("--live", "abacus")),
         (2, ("--live", "no.such:Engine")),
         (2, ("--live", f"{__name__}:Refuses", *AXIS)),
+        (2, ("--live", "vllm", "--axis", "recorded_run=no/such")),
         (2, (*VLLM, "--axis", "weather")),
         (2, (*VLLM, "--device", "tpu")),
         (2, (*VLLM, "--bugs")),
@@ -87,11 +126,28 @@ def test_a_finding_tells_how_to_see_it_again(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "title", "finding"),
+    [
+        ("Hangs", "error[batch_size=2]", "batch_size=2: did not answer within 5 s"),
+        ("HangsAlone", "error[alone]", "each request alone: did not answer within 5 s"),
+    ],
+)
+def test_an_engine_that_hangs_is_a_finding(folder, name, title, finding):
+    """An answer that does not come is told where it is missing, with how to see it again."""
+    live = ("--live", f"{__name__}:{name}", "--dtype", "float32", "--model", folder)
+    result = call(*live, "--axis", "batch_size=2", "--engine-timeout", "5")
+    assert 1 == result.exit_code, result.output
+    for part in (title, finding, "--engine-timeout 5 --dtype float32"):
+        assert part in result.stdout
+
+
 def test_the_report_says_that_it_is_weaker_than_bits():
     """Nobody takes equal tokens for equal bits: it is told with the tolerance, and at the end."""
     text = call(*VLLM, *AXIS).stdout
     assert "tolerance   1e-04 of a log-probability" in text
     assert "weaker      than bits: tokens, and log-probabilities of the 5 greatest" in text
+    assert "greedy      all requests take the greatest token; tokens that are drawn are not" in text
     assert "within a tolerance: weaker than bits" in text.splitlines()[-1]
 
 

@@ -66,7 +66,7 @@ def test_a_tie_is_told_and_is_no_finding():
     outcome = make_outcome(comparison=comparison)
     check = check_live_axis(make_subject(), AXES["batch_size"], [outcome], "")
     assert ("holds", ()) == (check.verdict, check.findings)
-    assert "1 tokens differ, 1 at ties; off by up to 2.0e-05" in check.lines[0]
+    assert "1 token differs, 1 at ties; off by up to 2.0e-05" in check.lines[0]
     assert "p0, output 3 (position 20): 5, alone 7" in check.lines[1]
     assert check.lines[2].endswith("9 tokens after a difference are left out")
 

@@ -3,19 +3,20 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from gpu_conformance.bench import Outcome
+from gpu_conformance.bench import Bench, Outcome
 from gpu_conformance.command import Order
 from gpu_conformance.ledger import Part
 from gpu_conformance.oracle import Difference, Tally
 from gpu_conformance.registry import AXES
-from gpu_conformance.report import check_axis, check_control, check_matrix
+from gpu_conformance.report import check_axis, check_baseline, check_control, check_matrix
 from gpu_conformance.way import make_way
 from gpu_conformance.work import WORKS, make_requests
 from tests.gpu_conformance.support import make_bench, run
 
 WAY = make_way(make_requests(WORKS["tiny"]))
 ARGUMENTS = Order().arguments
-GONE = Difference("no answer", 3, None, -1, "RuntimeError: gone")
+TRACE = 'Traceback (most recent call last):\n  raise RuntimeError("gone")\nRuntimeError: gone'
+GONE = Difference("no answer", 3, None, -1, "the runner raises RuntimeError: gone", TRACE)
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +74,34 @@ def test_an_axis_of_which_nothing_has_run_is_no_success(bench):
 
 def test_a_finding_tells_how_to_see_it_again(bench):
     """A runner that gave no answer is a finding, with the command line of this very value."""
-    outcome = make_outcome(bench, first=GONE, tally=Tally(3, 1, 1, 0))
+    outcome = make_outcome(bench, first=GONE, tally=Tally(1, 0, 1, 0))
     check = check_axis(bench, AXES["batch_size"], [outcome], ARGUMENTS)
     assert "violated" == check.verdict
-    assert "step 3: RuntimeError: gone" in check.explanation
+    told = "no answer: the runner raises RuntimeError: gone"
+    assert (f"batch_size=2: {told}",) == check.findings
+    assert f"{told}\n{TRACE}" in check.explanation
+    assert "compared    1 row, 0 differ; 1 token, 0 differ; 2" == check.lines[0]
+    assert "1 0 0 (no answer)" in check_matrix([outcome], []).lines[1]
     assert check.explanation.endswith(
         "schedcheck conform --device cpu --model tiny --engine fast --backend tile --dtype float32 "
         "--axis batch_size=2"
     )
+
+
+def test_a_runner_that_computes_nothing_alone_is_one_finding(bench):
+    """Who raised is told once, with the traceback and how to see it again; no axis is run."""
+
+    def make(way, num_blocks):
+        raise_at_once = bench.subject.make(way, num_blocks)
+        raise_at_once.execute = None
+        return raise_at_once
+
+    broken = Bench(attrs.evolve(bench.subject, make=make), bench.requests)
+    check = check_baseline(broken, ARGUMENTS)
+    assert "violated" == check.verdict
+    assert "no answer: r0 alone: the runner raises TypeError" in check.findings[0]
+    for part in ("error[alone]: tile float32", "Traceback", "--backend tile --dtype float32"):
+        assert part in check.explanation
 
 
 def test_tokens_alone_are_said_to_be_weaker(bench):

@@ -10,6 +10,8 @@ from checkers.mutations.registry import MUTATIONS, Mutation, planted
 from tests.quality.watching import watch
 
 MAX_ACTIONS = 10
+LONG = {"outputs_are_recomputed_in_what_is_left": 14}
+"""Bugs that take longer: outputs, a preemption, and steps that compute some of them again."""
 WALKED = [wrong for wrong in MUTATIONS.values() if wrong.checker == "search"]
 UNSEEN = [wrong for wrong in WALKED if wrong.caught_by == "same_as_spec"]
 # The same walks, with lockstep or without.
@@ -30,7 +32,7 @@ def test_bug_is_found(wrong: Mutation) -> None:
     """A planted bug is found, shrunk to a few actions, and named by the rule that it breaks."""
     seen = catch(wrong)
     assert wrong.caught_by in seen.broken
-    assert wrong.is_rare or seen.num_actions <= MAX_ACTIONS
+    assert wrong.is_rare or seen.num_actions <= LONG.get(wrong.name, MAX_ACTIONS)
 
 
 @pytest.mark.parametrize("wrong", UNSEEN, ids=lambda wrong: wrong.name)

@@ -229,6 +229,16 @@ def _a_prompt_that_needs_a_block_more(seen: Transition) -> None:
 
 
 @breaks(
+    "loads_leave_room_for_prefills",
+    a_load_beside_a_prompt,
+    "A takes 2 blocks for a load and 3 are reserved, however 4 are free",
+)
+def _an_output_that_is_computed_again_needs_a_block_more(seen: Transition) -> None:
+    seen.before.requests["B"].num_prompt_tokens = 1
+    seen.before.requests["B"].num_tokens = 13
+
+
+@breaks(
     "blocks_are_kept_back_while_written",
     an_abort_in_flight,
     "kept back are none, due are [1, 5] until 2 steps return; [3, 4] until the load for A ends",

@@ -11,6 +11,7 @@ from hypothesis import given
 from checkers.configs import load_settings
 from checkers.run import Run
 from spec.actions import FinishRequests, KVReceived, Schedule, SetPauseState
+from spec.books import valid_ends
 from spec.environment import Environment
 from spec.interface import (
     CachedRequestData,
@@ -405,3 +406,12 @@ def test_a_store_holds_no_more_than_the_prompt() -> None:
     """An environment that says otherwise is refused."""
     with pytest.raises(ConfigError, match="num_remote_tokens=11, its prompt has 10 tokens"):
         evolve(MENU, shapes=(remote(n=11),)).check_fits(make_config(**LATE))
+
+
+@pytest.mark.parametrize(
+    ("load", "ends"),
+    [(KVLoad(4, 12, [1, 2]), [0, 4, 8, 12]), (KVLoad(0, 8, []), [0, 8])],
+)
+def test_a_load_ends_after_whole_blocks(load: KVLoad, ends: list[int]) -> None:
+    """It brings nothing, or whole blocks; a counted pool names none, and then it brings all."""
+    assert ends == valid_ends(load)

@@ -6,6 +6,7 @@ from typing import Any
 
 from checkers.mutations.registry import mutation
 from checkers.planting import Method
+from spec.interface import RequestStatus
 
 # ---- how a load begins ---------------------------------------------------------------------------
 
@@ -70,6 +71,48 @@ def blocks_are_reserved_for_one_step(original: Method) -> Method:
         self.inflight_prefills.clear()
 
     return _forget_finished_prefills
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._forget_finished_prefills",
+    setting="remote-kv-recompute",
+    changes=("enable_prefix_caching=true", "with_resets=true", "num_blocks=4"),
+    caught_by="loads_leave_room_for_prefills",
+)
+def outputs_are_recomputed_in_what_is_left(original: Method) -> Method:
+    """Loads leave alone what a preempted request needs for its prompt, and not for its outputs."""
+
+    def _forget_finished_prefills(self: Any) -> None:
+        original(self)
+        self.inflight_prefills = {
+            request
+            for request in self.inflight_prefills
+            if request.status != RequestStatus.RUNNING
+            or request.num_computed_tokens < request.num_prompt_tokens
+        }
+
+    return _forget_finished_prefills
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._load_head",
+    setting="remote-kv-hits",
+    caught_by="loads_leave_room_for_prefills",
+)
+def a_hit_is_room_for_the_rest_of_a_load(original: Method) -> Method:
+    """Free blocks that a load hits are counted once more, for what is computed after it."""
+
+    def _load_head(self: Any, request: Any, end: int, hit: Any) -> bool:
+        pool = self.block_pool
+        num_whole = pool.compute_num_new_blocks(request, self._num_tokens_of_sequence(request), hit)
+        num_lacked = pool.compute_num_new_blocks(request, end, hit) + self._num_blocks_of_prefills()
+        if max(num_lacked + hit.num_free_blocks, num_whole) > pool.num_free_blocks:
+            return False
+        self._next_queue().pop_request()
+        self._begin_load(request, end, hit)
+        return True
+
+    return _load_head
 
 
 @mutation(

@@ -15,8 +15,9 @@ import attrs
 from attrs import define, field, frozen
 
 from checkers.commands import make_line
-from checkers.configs import Setting, load_setting, load_settings
+from checkers.configs import Setting, load_settings
 from checkers.errors import HarnessError
+from checkers.mixed import find_setting
 from checkers.mutations.systematic.courses import Courses
 from checkers.mutations.systematic.judge import Bench, Fate, find_recordings
 from checkers.mutations.systematic.mutants import FILES, Mutant, find_mutants
@@ -113,7 +114,7 @@ def choose_mutants(choice: Choice) -> list[Mutant]:
 
 def choose_settings(configs: Sequence[str]) -> list[Setting]:
     """The settings that are named, or all: also those in which something does not hold."""
-    return [load_setting(config) for config in configs] or list(load_settings().values())
+    return [find_setting(config) for config in configs] or list(load_settings().values())
 
 
 def make_bench(settings: Sequence[Setting], progress: Progress) -> Bench:

@@ -18,9 +18,9 @@ TINY = TINY_MODELS["tiny"]
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"num_hidden_layers": 0}, "num_hidden_layers=0 is no number above 0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0 is no whole number above 0"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps=-1.0 is no number above 0"),
-        ({"num_hidden_layers": [2]}, r"num_hidden_layers=\[2\] is no number above 0"),
+        ({"num_hidden_layers": [2]}, r"num_hidden_layers=\[2\] is no whole number above 0"),
         ({"num_key_value_heads": 3}, "num_attention_heads=4 is no multiple of"),
         ({"head_dim": 15}, "head_dim=15 is odd"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import attrs
 import pytest
@@ -113,6 +114,17 @@ def test_biases_of_attention_are_loaded(tmp_path):
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type='yarn' is unknown"),
         ({"rope_scaling": {"rope_type": "linear"}}, "has no 'factor'"),
         ({"hidden_size": 32}, "has the shape"),
+        ({"hidden_size": "64"}, "hidden_size='64' is no whole number above 0"),
+        ({"num_hidden_layers": 2.5}, "num_hidden_layers=2.5 is no whole number above 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is above 4096"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings=1000000000000 is above"),
+        ({"num_attention_heads": "4", "head_dim": None}, "makes no sense: unsupported operand"),
+        ({"num_attention_heads": 0, "head_dim": None}, "makes no sense: .* by zero"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps=nan is no number above 0"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false' is neither true nor false"),
+        ({"rope_scaling": "linear"}, "makes no sense: 'str' object has no attribute 'get'"),
+        ({"rope_scaling": {"rope_type": ["linear"]}}, r"rope_type=\['linear'\] is unknown"),
+        ({"architectures": None}, "is of the architecture None"),
     ],
 )
 def test_a_model_that_cannot_be_run_is_refused(tmp_path, given, message):
@@ -136,6 +148,53 @@ def test_a_file_that_is_cut_off_is_named(tmp_path):
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-100])
     with pytest.raises(RunnerError, match=r"model\.safetensors cannot be read"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path, name):
+    """What cannot be read is named, whatever it is."""
+    folder = write_folder(tmp_path, "tiny")
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(RunnerError, match=f"{name} cannot be read"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("weight_map", [["a"], {"a": 3}, {"a": "../model.safetensors"}, None])
+def test_an_index_that_names_no_files_is_refused(tmp_path, weight_map):
+    """An index says which file of the folder holds what."""
+    folder = write_folder(tmp_path, "tiny")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(RunnerError, match="no weight_map that says which file holds what"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (float("nan"), "the weights hold NaN: model.layers.1.mlp.up_proj.weight"),
+        (float("inf"), "the weights hold what torch.float32 has no number for: model.layers.1"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused(tmp_path, number, message):
+    """One NaN makes all rows NaN, which is no fault of the runner; its tensor is named."""
+    folder = write_folder(tmp_path, "tiny")
+    tensors = make_tensors(TINY_MODELS["tiny"])
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = number
+    safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(RunnerError, match=message):
+        load_model(folder)
+
+
+def test_weights_without_their_scale_are_refused(tmp_path):
+    """Whole numbers are quantised weights, and how is not known."""
+    folder = write_folder(tmp_path, "tiny")
+    tensors = make_tensors(TINY_MODELS["tiny"])
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
+    safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(RunnerError, match=r"lm_head.weight is of the type torch\.int8"):
         load_model(folder)
 
 
@@ -248,6 +307,16 @@ def test_another_file_is_refused(tmp_path):
     (tmp_path / "model.gguf").write_text("this is a text, and it is long enough to be one")
     with pytest.raises(RunnerError, match="is no GGUF file that can be read"):
         load_model(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.00002, 0.001, 0.005, 0.5, 0.99])
+def test_a_gguf_file_that_is_cut_off_is_refused(tmp_path, share):
+    """Wherever it ends too early, it is no model, and one sentence says so."""
+    path = Path(write_gguf(tmp_path / "model.gguf", "tiny"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(RunnerError, match=r"is no GGUF file that can be read: .*fetch it again"):
+        load_model(str(path))
 
 
 @pytest.mark.parametrize("name", GGUF_MODELS)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from gpu_conformance.ledger import Ledger
+from gpu_conformance.registry import AXES
+from gpu_conformance.way import make_way
+from gpu_conformance.work import Work
+from spec.interface import (
+    CachedRequestData,
+    ModelRunnerOutput,
+    NewRequest,
+    NewRequestData,
+    SchedulerOutput,
+)
+from tests.gpu_conformance.support import make_bench
+
+PROMPT = (1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.fixture
+def ledger():
+    """The books of one request, in blocks of 2."""
+    way = make_way([NewRequest(request_id="r", prompt_token_ids=PROMPT, max_tokens=9)])
+    config = attrs.evolve(way.config, block_size=2, num_blocks=20)
+    return Ledger(attrs.evolve(way, config=config))
+
+
+def begin(ledger, num_tokens, block_ids, start=0, drafts=(), **given):
+    """Follows a step of the request; returns its part."""
+    new, cached = {}, {}
+    if start == 0 and not given:
+        new["r"] = NewRequestData(PROMPT, 0, block_ids)
+    else:
+        cached["r"] = CachedRequestData(given.pop("resumed", False), block_ids, start)
+    output = SchedulerOutput(
+        num_scheduled_tokens={"r": num_tokens},
+        scheduled_new_reqs=new,
+        scheduled_cached_reqs=cached,
+        scheduled_spec_decode_tokens={"r": list(drafts)} if drafts else {},
+        **given,
+    )
+    (part,) = ledger.begin(output)
+    return part, output
+
+
+def test_drafts_are_taken_back_where_the_runner_is(ledger):
+    """A step that was planned before a draft was rejected begins where the runner is by then."""
+    _, output = begin(ledger, 7, [1, 2, 3, 4])
+    ledger.end(output, ModelRunnerOutput({"r": [8]}))
+    part, output = begin(ledger, 3, [5], start=7, drafts=(-1, -1))
+    assert (7, 10, True) == (part.start, part.end, part.is_sampled)
+    ledger.end(output, ModelRunnerOutput({"r": [9]}))
+    part, output = begin(ledger, 3, [6, 7], start=10, drafts=(-1, -1))
+    assert (8, 11, True) == (part.start, part.end, part.is_sampled)
+    ledger.end(output, ModelRunnerOutput({"r": [10]}))
+    # By now the scheduler has heard of the first step, and not of the second.
+    part, _ = begin(ledger, 3, [], start=11, drafts=(-1, -1))
+    assert (9, 12, []) == (part.start, part.end, ledger.faults)
+
+
+def come_back(ledger, block_ids, num_computed_tokens=0):
+    """Preempts the request after its prompt, and brings it back; returns what was seen."""
+    _, output = begin(ledger, 7, [1, 2, 3, 4])
+    ledger.end(output, ModelRunnerOutput({"r": [8]}))
+    ledger.begin(SchedulerOutput(preempted_req_ids=["r"]))
+    begin(ledger, 1, block_ids, start=num_computed_tokens, resumed=True)
+    return ledger.sights
+
+
+@pytest.mark.parametrize(
+    ("block_ids", "expected"), [([5], 0), ([5, 6, 7], 1), ([5, 6, 7, 8], 0), ([5, 6, 7, 8, 9], 0)]
+)
+def test_a_shorter_table_has_several_blocks_and_fewer_than_before(ledger, block_ids, expected):
+    """Four blocks are lost: one is a table of its own, and four or more are no shorter."""
+    assert expected == come_back(ledger, block_ids).num_shorter_tables
+
+
+def test_what_is_hit_at_a_return_is_counted(ledger):
+    """A request that comes back to KV that is still there is seen to."""
+    assert 2 == come_back(ledger, [1, 5], num_computed_tokens=2).num_resumed_hit_tokens
+
+
+@pytest.mark.parametrize(
+    ("start", "num_tokens", "expected"), [(1, 3, 0), (1, 4, 1), (2, 5, 0), (2, 4, 0)]
+)
+def test_a_wide_chunk_begins_within_a_block_and_crosses_two_borders(
+    ledger, start, num_tokens, expected
+):
+    """In blocks of 2, tokens 1 to 4 lie in three blocks; tokens 2 to 6 begin at a border."""
+    begin(ledger, start, [1, 2, 3, 4])
+    begin(ledger, num_tokens, [], start=start)
+    assert expected == ledger.sights.num_wide_chunks
+
+
+def test_a_worker_that_is_ahead_drafts_for_itself():
+    """With two steps in flight some drafts are accepted, so that fewer steps do the same."""
+    bench = make_bench(work=Work((3, 17), 12))
+    plain = AXES["async_depth"].apply(bench.make_way(AXES["draft_tokens"], 0), 2)
+    drafted = AXES["async_depth"].apply(bench.make_way(AXES["draft_tokens"], 3), 2)
+    found = [bench.follow(AXES["async_depth"], 2, way) for way in (plain, drafted)]
+    assert ["holds", "holds"] == [outcome.verdict for outcome in found]
+    assert found[1].sights.num_steps < found[0].sights.num_steps
+    assert [(), ()] == [outcome.schedule_faults for outcome in found]
