@@ -151,7 +151,7 @@ def _walks(default: int) -> Any:
     help="Recorded runs of a real engine, files or folders: held against the spec, and the "
     "engine led along them.",
 )
-@_options(CONFIG, SEED, _walks(50), ENGINE_TIME, OUT, FORMAT)
+@_options(CONFIG, SEED, _walks(40), ENGINE_TIME, OUT, FORMAT)
 def verify(
     engine: str,
     *,
@@ -170,13 +170,14 @@ def verify(
         from checkers.beside import Walks, walking_beside
         from checkers.engines import load_engine
         from checkers.explore import Budget
+        from checkers.mixed import PER_ROUND
         from checkers.search import Plan
 
         tested = load_engine(engine, engine_timeout)
         paths = commands_recordings.find_recordings(recordings) if recordings else []
         used = _settings(configs, "verify")
         walked = [s for s in used if configs or "search" in s.used_by]
-        plan = Plan(num_walks=walks, seed=seed)
+        plan = Plan(num_walks=walks, seed=seed, num_mixed=0 if configs else PER_ROUND)
         with walking_beside(Walks(engine, engine_timeout, walked, plan, out)) as beside:
             yield from commands_recordings.validate_recordings(paths, progress)
             yield from commands_recordings.lockstep_runs(tested, paths, progress, out)
@@ -240,7 +241,7 @@ def explore(
 
 @main.command()
 @click.option("--engine", default="fast", show_default=True, help="What is walked.")
-@_options(CONFIG, CHANGE, CLAIM, SEED, _walks(100), LENGTH, TIME, ENGINE_TIME, OUT, FORMAT)
+@_options(CONFIG, CHANGE, CLAIM, SEED, _walks(80), LENGTH, TIME, ENGINE_TIME, OUT, FORMAT)
 def search(
     engine: str,
     *,
@@ -260,9 +261,17 @@ def search(
     def checks(progress: Progress) -> Iterator[Check]:
         from checkers import commands
         from checkers.engines import load_engine
+        from checkers.mixed import PER_ROUND
         from checkers.search import Plan
 
-        plan = Plan(num_walks=walks, length=length, seed=seed, seconds=time_budget)
+        is_chosen = configs or changes or claims
+        plan = Plan(
+            num_walks=walks,
+            num_mixed=0 if is_chosen else PER_ROUND,
+            length=length,
+            seed=seed,
+            seconds=time_budget,
+        )
         settings = _settings(configs, "search", changes, claims)
         yield commands.walk(load_engine(engine, engine_timeout), settings, plan, progress, out)
 
@@ -386,6 +395,7 @@ def patch(
     """What a change breaks that was not broken: runs an engine with and without DIFF (or `-`)."""
 
     def checks(progress: Progress) -> Iterator[Check]:
+        from checkers.mixed import PER_ROUND
         from checkers.patch.command import Change, check_patch
         from checkers.patch.protocol import Job
 
@@ -397,6 +407,7 @@ def patch(
             settings=tuple(settings),
             seed=seed,
             num_walks=walks,
+            num_mixed=0 if configs or changes or claims else PER_ROUND,
             length=length,
             lockstep=not no_lockstep,
             engine_timeout=engine_timeout,
@@ -568,10 +579,11 @@ def _settings(
     claims: tuple[str, ...] = (),
 ) -> list[Setting]:
     """The settings that are asked for, or else those that a command uses."""
-    from checkers.configs import change_setting, load_setting, load_settings
+    from checkers.configs import change_setting, load_settings
+    from checkers.mixed import find_setting
 
     if configs:
-        settings = [load_setting(config) for config in configs]
+        settings = [find_setting(config) for config in configs]
     else:
         settings = [s for s in load_settings().values() if command in s.used_by]
     return [change_setting(setting, changes, claims) for setting in settings]

@@ -166,7 +166,8 @@ def walk(
 
     def on_walk(found: Search) -> None:
         progress.say(
-            f"search {engine.name}: {found.num_walks:,} of {plan.num_walks * len(settings):,} "
+            f"search {engine.name}: {found.num_walks:,} of "
+            f"{plan.num_walks * (len(settings) + plan.num_mixed):,} "
             f"walks, {found.num_engine_steps:,} engine steps"
         )
 
@@ -180,6 +181,7 @@ def walk(
             "settings": found.settings,
             "seed": plan.seed,
             "num_walks": found.num_walks,
+            "num_mixed": found.num_mixed,
             "num_judged_walks": found.num_judged_walks,
             "num_actions": found.num_actions,
             "num_engine_steps": found.num_engine_steps,
@@ -195,10 +197,11 @@ def walk(
 
 
 def _describe_search(engine: Engine, found: Search) -> Iterator[str]:
+    drawn = f" and {found.num_mixed:,} drawn at random" if found.plan.num_mixed else ""
     yield make_line(
         "walks",
         f"{found.num_walks:,} of up to {found.plan.length} actions "
-        f"over {len(found.settings)} settings, "
+        f"over {len(found.settings)} settings{drawn}, "
         f"{found.num_engine_steps:,} engine steps, "
         f"{_rate(found.num_engine_steps, found.cpu_s):,.0f} per CPU second",
     )

@@ -16,9 +16,9 @@ from checkers.progress import Progress
 from checkers.recording import open_recording
 from checkers.report import Check
 from checkers.run import select_invariants
-from checkers.shrink import shrink
+from checkers.shrink import names_to_break, shrink
 from checkers.table import MAX_EVIDENCE
-from checkers.trial import Rules, Trial, run_trial
+from checkers.trial import Rules, Trial, run_for, run_trial
 from checkers.validate import Rejection, Validation, validate
 from spec.actions import Action
 from spec.interface import SchedulerConfig
@@ -219,7 +219,8 @@ def _shrink(
 ) -> Counterexample | None:
     if not trial.breaches:
         return None
-    small = shrink(trial, lambda actions: run_trial(rules, engine, actions))
+    wanted = names_to_break(trial)
+    small = shrink(trial, lambda actions: run_for(rules, engine, actions, wanted))
     return make_counterexample(
         rules,
         engine,

@@ -16,7 +16,7 @@ import attrs
 import cattrs
 from attrs import frozen
 
-from checkers.convert import explain, make_converter, shown, structure_int
+from checkers.convert import explain, make_converter, name_known, shown, structure_int
 from checkers.errors import HarnessError
 from checkers.run import select_invariants
 from spec.dialects import DIALECTS
@@ -150,7 +150,7 @@ class SettingDocument:
         for witness in self.witnesses:
             if witness not in WITNESSES:
                 raise ConfigError(
-                    f"witness {witness!r} is unknown; known are {', '.join(WITNESSES)}"
+                    f"witness {witness!r} is unknown; {name_known([witness], WITNESSES)}"
                 )
         return Setting(
             name=name,
@@ -173,7 +173,7 @@ def make_scheduler_config(dialect: str, fields: dict[str, Any]) -> SchedulerConf
     for name in fields:
         if name not in known:
             raise ConfigError(
-                f"scheduler field {name!r} is unknown; known are {', '.join(sorted(known))}"
+                f"scheduler field {name!r} is unknown; {name_known([name], sorted(known))}"
             )
     required = {f.name for f in attrs.fields(SchedulerConfig) if f.default is attrs.NOTHING}
     missing = sorted(required - fields.keys())

@@ -17,11 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import integers, lists, runner, sampled_from
 
 from checkers.commands import describe_setting
-from checkers.configs import Setting, load_setting, load_settings
+from checkers.configs import Setting, load_settings
 from checkers.counterexample import make_steps
 from checkers.engines import Engine, EngineFactory, hang_alarms, load_engine
 from checkers.errors import EngineFault, HarnessError
 from checkers.lockstep import Lockstep
+from checkers.mixed import find_setting
 from checkers.run import Breach, Judge, Run, select_invariants
 from checkers.table import describe_breach, table_of
 from checkers.trial import TraceStep, Trial, breach_of_fault
@@ -78,7 +79,7 @@ def _find_settings(settings: Iterable[str | Setting] | None) -> dict[str, Settin
     if settings is None:
         chosen = [setting for setting in load_settings().values() if "machine" in setting.used_by]
     else:
-        chosen = [load_setting(one) if isinstance(one, str) else one for one in settings]
+        chosen = [find_setting(one) if isinstance(one, str) else one for one in settings]
     if not chosen:
         raise HarnessError("settings is empty, so nothing would be checked; name at least one")
     return {setting.name: setting for setting in chosen}

@@ -1,7 +1,7 @@
 """Which lines of code a change adds, alters or takes away, so that runs can be asked for them.
 
-Entry point: `find_changed_files`. What is there after the change must be reached with it, what is
-only taken away without it. Comments, docstrings and blank lines are no code.
+Entry point: `find_changed_files`. What is there after the change must be reached with it, what was
+there before without it. Comments, docstrings and blank lines are no code.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import CodeType
 
 from attrs import field, frozen
+
+from checkers.patch.operands import Operand, find_operands
 
 NO_CODE = {
     tokenize.COMMENT,
@@ -28,7 +30,20 @@ NO_CODE = {
 DECLARATIONS = (ast.Global, ast.Nonlocal, ast.AnnAssign)
 """Statements that may come to no instruction at all."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Changes = list[tuple[range, range]]
+"""Old lines and the new ones in their place."""
 CACHES = "__pycache__"
+MIN_ALIKE = 0.5
+"""The share of lines from which on a file that is new is one that is gone, under another name."""
+
+
+@frozen
+class Replaced:
+    """A line of the old text in whose place others stand."""
+
+    text: str
+    by: tuple[int, ...]
+    """Those lines of the new text."""
 
 
 @frozen
@@ -37,11 +52,16 @@ class ChangedFile:
 
     path: str
     """Relative to the tree."""
+    old_path: str
+    """Where it was before: mostly the same."""
     lines: tuple[int, ...] = ()
     """Lines of the new text that a run has to reach."""
     gone: dict[int, str] = field(factory=dict)
     """Lines of the old text that a run has to reach, and what stands there: nothing has come in
     their place."""
+    was: dict[int, Replaced] = field(factory=dict)
+    """The other changed lines of the old text: what they did is known only if a run reaches them,
+    too."""
     beside: tuple[int, ...] = ()
     """Lines of the new text that run next where something is gone: who comes there may miss it."""
     is_python: bool = True
@@ -50,45 +70,79 @@ class ChangedFile:
     """Whether nothing but comments, docstrings and layout differs."""
     texts: dict[int, str] = field(factory=dict)
     """What stands on the lines of the new text."""
+    operands: tuple[Operand, ...] = ()
+    """What the changed lines of the new text work with."""
+    old_operands: tuple[Operand, ...] = ()
+    """The same of the old text."""
+
+    @property
+    def old_texts(self) -> dict[int, str]:
+        """What stands on the lines of the old text."""
+        return self.gone | {line: replaced.text for line, replaced in self.was.items()}
 
 
 def find_changed_files(base: Path, head: Path) -> list[ChangedFile]:
     """Every file that differs between two trees, in order."""
+    before, after = _read_tree(base), _read_tree(head)
+    moved = _find_moved(before, after)
     return [
-        _compare(path, _read(base / path), _read(head / path))
-        for path in sorted({*_files_of(base), *_files_of(head)})
-        if _read(base / path) != _read(head / path)
+        _compare(path, moved.get(path, path), before.get(moved.get(path, path)), after.get(path))
+        for path in sorted({*before, *after} - {*moved.values()})
+        if before.get(path) != after.get(path)
     ]
 
 
-def _files_of(tree: Path) -> Iterator[str]:
-    for path in tree.rglob("*"):
-        if path.is_file() and CACHES not in path.parts:
-            yield path.relative_to(tree).as_posix()
+def _read_tree(tree: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(tree).as_posix(): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file() and CACHES not in path.parts
+    }
 
 
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+def _find_moved(before: dict[str, bytes], after: dict[str, bytes]) -> dict[str, str]:
+    """Where each file was that has another name now."""
+    moved: dict[str, str] = {}
+    for path in sorted(after.keys() - before.keys()):
+        alike = {
+            old: SequenceMatcher(None, before[old].splitlines(), after[path].splitlines()).ratio()
+            for old in sorted(before.keys() - after.keys() - {*moved.values()})
+            if Path(old).suffix == Path(path).suffix
+        }
+        nearest = max(alike, key=lambda old: alike[old], default="")
+        if alike.get(nearest, 0.0) >= MIN_ALIKE:
+            moved[path] = nearest
+    return moved
 
 
-def _compare(path: str, before: bytes | None, after: bytes | None) -> ChangedFile:
+def _compare(path: str, old_path: str, before: bytes | None, after: bytes | None) -> ChangedFile:
     if not path.endswith(".py"):
-        return ChangedFile(path, is_python=False)
-    if after is None:
-        return ChangedFile(path)  # Whoever still needs it fails to import it.
+        return ChangedFile(path, old_path, is_python=False)
     old = _Text((before or b"").decode(errors="replace"))
-    new = _Text(after.decode(errors="replace"))
-    changed = set(_find_changed_lines(old, new))
-    beside = set(_find_lines_beside(old, new)) - changed
+    new = _Text((after or b"").decode(errors="replace"))
+    changes = [*_find_changes(old, new)]
+    changed = set(_find_changed_lines(new, changes))
+    if path != old_path:
+        changed |= {*new.with_code[:1]}  # Is it imported at all?
+    beside = set(_find_lines_beside(old, new, changes)) - changed
+    removed, added = ({line for pair in changes for line in pair[side]} for side in (0, 1))
     texts = {line: f"{new.lines[line - 1].strip()}  [code beside it is gone]" for line in beside}
-    texts |= {line: new.lines[line - 1].strip() for line in changed}
+    texts |= {line: new.show(line, added) for line in changed}
+    gone = {line: old.show(line, removed) for line in _find_gone(old, new, changes)}
     return ChangedFile(
         path,
+        old_path,
         tuple(sorted(changed)),
-        gone={line: old.lines[line - 1].strip() for line in sorted(set(_find_gone(old, new)))},
+        gone=gone,
+        was=dict(_find_replaced(old, new, changes)),
         beside=tuple(sorted(beside)),
-        is_same_code=before is not None and _is_same_code(before, after),
+        is_same_code=path == old_path
+        and before is not None
+        and after is not None
+        and _is_same_code(before, after),
         texts=texts,
+        operands=new.operands_on(added),
+        old_operands=old.operands_on(removed),
     )
 
 
@@ -109,43 +163,40 @@ class _WithoutDocstrings(ast.NodeTransformer):
 _WITHOUT_DOCSTRINGS = _WithoutDocstrings()
 
 
-def _find_changed_lines(old: _Text, new: _Text) -> Iterator[int]:
-    for _, _, start, end in _find_changes(old, new):
-        for line in range(start, end):
-            if line in new.significant:
-                yield from new.line_to_reach(line)
+def _find_changed_lines(new: _Text, changes: Changes) -> Iterator[int]:
+    for _, added in changes:
+        yield from new.lines_to_reach(added)
 
 
-def _find_gone(old: _Text, new: _Text) -> Iterator[int]:
+def _find_gone(old: _Text, new: _Text, changes: Changes) -> Iterator[int]:
     """Yields the lines of code that were taken away, with none in their place."""
-    for old_start, old_end, _ in _find_cuts(old, new):
-        for line in range(old_start, old_end):
-            if line in old.significant:
-                yield from old.line_to_reach(line)
+    for removed, added in changes:
+        if new.significant.isdisjoint(added):
+            yield from old.lines_to_reach(removed)
 
 
-def _find_lines_beside(old: _Text, new: _Text) -> Iterator[int]:
+def _find_replaced(old: _Text, new: _Text, changes: Changes) -> Iterator[tuple[int, Replaced]]:
+    """Yields the lines of code that were taken away for others."""
+    for removed, added in changes:
+        by = tuple(new.lines_to_reach(added))
+        for line in old.lines_to_reach(removed) if by else ():
+            yield line, Replaced(old.show(line, removed), by)
+
+
+def _find_lines_beside(old: _Text, new: _Text, changes: Changes) -> Iterator[int]:
     """Yields the lines that come next where code was taken away."""
-    for old_start, _, end in _find_cuts(old, new):
-        is_inside = old.function_at(old_start) is not None
-        yield from new.line_after_cut(end - 1, is_inside=is_inside)
+    for removed, added in changes:
+        if new.significant.isdisjoint(added) and not old.significant.isdisjoint(removed):
+            is_inside = old.function_at(removed.start) is not None
+            yield from new.line_after_cut(added.stop - 1, is_inside=is_inside)
 
 
-def _find_cuts(old: _Text, new: _Text) -> Iterator[tuple[int, int, int]]:
-    """Yields the old lines of each cut, and the new line before which it is."""
-    for old_start, old_end, start, end in _find_changes(old, new):
-        is_cut = new.significant.isdisjoint(range(start, end))
-        if is_cut and not old.significant.isdisjoint(range(old_start, old_end)):
-            yield old_start, old_end, end
-
-
-def _find_changes(old: _Text, new: _Text) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the lines of each change, counted from 1, as half-open ranges: old, then new."""
+def _find_changes(old: _Text, new: _Text) -> Iterator[tuple[range, range]]:
+    """Yields the lines of each change, counted from 1: the old ones, then the new ones."""
     matcher = SequenceMatcher(None, old.lines, new.lines, autojunk=False)
-    for tag, *places in matcher.get_opcodes():
+    for tag, start, end, new_start, new_end in matcher.get_opcodes():
         if tag != "equal":
-            start, end, new_start, new_end = (place + 1 for place in places)
-            yield start, end, new_start, new_end
+            yield range(start + 1, end + 1), range(new_start + 1, new_end + 1)
 
 
 class _Text:
@@ -159,18 +210,44 @@ class _Text:
         self.statements: list[ast.stmt] = []
         self.with_code: list[int] = []
         self.significant = {n for n, line in enumerate(self.lines, 1) if line.strip()}
+        self.tree = ast.Module([], [])
+        self.code = compile("", "", "exec")
+        # Where a function begins, by the lines of its head.
+        self._begins: dict[int, int] = {}
         try:
-            tree = ast.parse(text)
-            self.with_code = sorted(_lines_with_code(compile(text, "", "exec", dont_inherit=True)))
+            self.tree = ast.parse(text)
+            self.code = compile(text, "", "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
             return
-        self.statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-        docstrings = {line for node in ast.walk(tree) for line in _docstring_lines(node)}
-        self.significant = _significant_lines(text) - docstrings
+        self.with_code = sorted(_lines_with_code(self.code))
+        self.statements = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+        idle = {line for node in ast.walk(self.tree) for line in _idle_lines(node)}
+        self.significant = _significant_lines(text) - idle
+        self._begins = dict(pair for node in self.statements for pair in self._find_begin(node))
 
-    def line_to_reach(self, line: int) -> Iterator[int]:
+    def lines_to_reach(self, lines: Iterable[int]) -> list[int]:
+        """The lines that run if lines of code run, in order."""
+        own = [line for line in lines if line in self.significant]
+        return sorted({reached for line in own for reached in self._line_to_reach(line)})
+
+    def show(self, line: int, changed: Collection[int]) -> str:
+        """What stands on a line that stands for changed ones."""
+        is_for_head = line not in changed and line in self._begins.values()
+        sign = "  [the head of its function has changed]" if is_for_head else ""
+        return self.lines[line - 1].strip() + sign
+
+    def operands_on(self, lines: Collection[int]) -> tuple[Operand, ...]:
+        """What some lines work with."""
+        return find_operands(self.tree, self.code, lines)
+
+    def _line_to_reach(self, line: int) -> Iterator[int]:
         """The line that runs if a line runs: itself, or the nearest of its statement."""
         owner = self._statement_at(line)
+        if isinstance(owner, ast.Assert):
+            line = min(line, owner.test.end_lineno or line)  # A message runs only if it fails.
+        if line in self._begins:
+            yield self._begins[line]
+            return
         if line in self.with_code or owner is None:
             yield line
             return
@@ -203,6 +280,17 @@ class _Text:
                 found = node
         return found if isinstance(found, Function) else None
 
+    def _find_begin(self, node: ast.stmt) -> Iterator[tuple[int, int]]:
+        """Yields the lines of a function's head, each with the first line of its body.
+
+        An import runs the head, too; what it says of the function shows in a call.
+        """
+        if isinstance(node, Function):
+            start, (first, last) = node.body[0].lineno, _span(node)
+            body = [line for line in self.with_code if start <= line <= last]
+            if body:
+                yield from ((line, body[0]) for line in range(first, start))
+
     def _statement_at(self, line: int) -> ast.stmt | None:
         around = [node for node in self.statements if _span(node)[0] <= line <= _span(node)[1]]
         return min(around, key=lambda node: _span(node)[1] - _span(node)[0], default=None)
@@ -222,6 +310,13 @@ def _significant_lines(text: str) -> set[int]:
         if token.type not in NO_CODE
         for line in range(token.start[0], token.end[0] + 1)
     }
+
+
+def _idle_lines(node: ast.AST) -> Iterator[int]:
+    """The lines that no run can come to: docstrings, and what only a type checker reads."""
+    yield from _docstring_lines(node)
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        yield from range(node.body[0].lineno, _span(node.body[-1])[1] + 1)
 
 
 def _docstring_lines(node: ast.AST) -> range:

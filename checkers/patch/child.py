@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,9 +42,10 @@ from checkers.patch.protocol import (
     unpack,
     unpack_actions,
 )
-from checkers.patch.reach import Lines, Reach
+from checkers.patch.reach import Reach
 from checkers.run import Run
 from checkers.search import Plan, Search, Walker, make_rules
+from checkers.shrink import Effort
 from checkers.trial import Rules, Trial, run_trial
 from spec.actions import Action
 from spec.transition import Outcome, Transition
@@ -115,7 +117,7 @@ class Servant:
     def hello(self) -> None:
         """Is there."""
 
-    def load(self, job: Any) -> Lines:
+    def load(self, job: Any) -> Any:
         """Imports the engine, within the limits of the job."""
         self.job = unpack(job, Job)
         end_when_stuck(self.job.engine_timeout + 1)
@@ -124,16 +126,17 @@ class Servant:
             with contextlib.suppress(ValueError, OSError):  # Some systems have no such limit.
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         sys.path.append(self.job.root)
-        self.reach = Reach(self.job.lines)
+        sys.meta_path.insert(0, OnlyInside(_top_of(self.job)))
+        self.reach = Reach(self.job.lines, self.job.operands)
         with self.reach.watching():
             self.engine = load_engine(self.job.engine, self.job.engine_timeout)
         _expect_origin(self.job)
-        return self.reach.missing()
+        return pack(self.reach.missing())
 
     def lead(self, setting: int, seconds: float) -> Any:
         """Leads the engine along the states of a setting."""
         rules = self._rules(setting)
-        environment = self.job.settings[setting].environment
+        environment = self.job.setting(setting).environment
         with self.reach.watching():
             explorer = EngineExplorer(rules, self.engine, environment)
             found = explorer.run(Budget(seconds=seconds))
@@ -144,15 +147,15 @@ class Servant:
             # It goes round where the specification does not, so a plain run shows a difference.
             failing = self._report_failure(setting, run_lasso(rules, self.engine, found.lasso))
         led = Led(num_states=found.num_unique, is_complete=found.is_complete, failing=failing)
-        return {"led": pack(led), "missing": self.reach.missing()}
+        return {"led": pack(led), "missing": pack(self.reach.missing())}
 
-    def walk(self, number: int, settings: list[int], seconds: float) -> Lines:
-        """Walks once in each of some settings; returns the lines that are still to be reached."""
+    def walk(self, number: int, settings: list[int], seconds: float) -> Any:
+        """Walks once in each of some settings; returns what is still to be reached."""
         deadline = time.monotonic() + seconds
         for setting in settings:
             self.say("at", setting)
             self.say("walk", pack(self._walk(setting, number, deadline)))
-        return self.reach.missing()
+        return pack(self.reach.missing())
 
     def walked(self, setting: int, number: int) -> Any:
         """The actions of a walk."""
@@ -180,7 +183,7 @@ class Servant:
         """Looks breadth first for a shorter run that breaks the same rules."""
         rules = self._rules(setting)
         trial = run_trial(rules, self.engine, unpack_actions(actions))
-        shortest, is_shortest = find_shortest(trial, rules, self.engine, seconds=seconds)
+        shortest, is_shortest = find_shortest(trial, rules, self.engine, Effort(seconds=seconds))
         return {
             "actions": pack(Attempt(actions=tuple(shortest.actions), breaches=(), answers=())),
             "is_shortest": is_shortest,
@@ -198,8 +201,8 @@ class Servant:
             rules,
             self.engine,
             trial,
-            setting=self.job.settings[setting].name,
-            dialect=self.job.settings[setting].dialect,
+            setting=self.job.setting(setting).name,
+            dialect=self.job.setting(setting).dialect,
             found_by="patch",
             seed=seed,
             num_actions_found=num_actions,
@@ -236,7 +239,7 @@ class Servant:
         return f"{type(cause).__name__}: {cause}\n{trace}"
 
     def _rules(self, setting: int) -> Rules:
-        return make_rules(self.engine, self.job.settings[setting], lockstep=self.job.lockstep)
+        return make_rules(self.engine, self.job.setting(setting), lockstep=self.job.lockstep)
 
     def _make_walker(
         self,
@@ -246,7 +249,7 @@ class Servant:
         on_step: Callable[[Transition], None] | None = None,
     ) -> Walker:
         plan = Plan(length=self.job.length, seed=self.job.seed, lockstep=self.job.lockstep)
-        place = self.job.settings[setting]
+        place = self.job.setting(setting)
         search = Search(self.engine.name, [place.name], plan, deadline=deadline)
         return Walker(self.engine, place, plan, number, search, on_step=on_step)
 
@@ -290,7 +293,7 @@ class Servant:
 
         Step 0 builds the engine.
         """
-        place = self.job.settings[setting]
+        place = self.job.setting(setting)
         last: dict[tuple[str, int], int] = {}
 
         @contextlib.contextmanager
@@ -346,9 +349,33 @@ def end_when_stuck(seconds: float) -> None:
     threading.Thread(target=prod, daemon=True).start()
 
 
+@define
+class OnlyInside:
+    """Looks for the modules of a package in its folders, and nowhere else.
+
+    An installation that can be edited would put in its own for one that a change has removed.
+    """
+
+    package: str
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> Any:
+        """Finds a module of the package; raises `ModuleNotFoundError` if there is none."""
+        if path is None or name.partition(".")[0] != self.package:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return spec
+
+
+def _top_of(job: Job) -> str:
+    """The top-level package of a job's engine."""
+    return ENGINES.get(job.engine, job.engine).partition(":")[0].partition(".")[0]
+
+
 def _expect_origin(job: Job) -> None:
     """Raises `HarnessError` if Python has found another copy of the engine than this side's."""
-    top = ENGINES.get(job.engine, job.engine).partition(":")[0].partition(".")[0]
+    top = _top_of(job)
     module = sys.modules[top]
     places = [module.__file__] if module.__file__ else list(module.__path__)
     if not all(Path(str(place)).is_relative_to(job.folder) for place in places):

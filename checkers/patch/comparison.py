@@ -18,6 +18,7 @@ from typing import Any, Literal
 from attrs import define, field, frozen
 
 from checkers.counterexample import Counterexample, StepDocument
+from checkers.patch.operands import Operand
 from checkers.patch.protocol import (
     Attempt,
     Led,
@@ -25,10 +26,10 @@ from checkers.patch.protocol import (
     pack_actions,
     unpack,
 )
-from checkers.patch.reach import Lines
+from checkers.patch.reach import Lack, Lines
 from checkers.patch.side import Death, Refused, Side, SideDied
 from checkers.run import Breach
-from checkers.shrink import shrink
+from checkers.shrink import Effort, shrink
 from checkers.trial import TraceStep, Trial
 from spec.actions import Action
 
@@ -80,8 +81,12 @@ class Found:
     num_rounds: int = 0
     num_states: int = 0
     """To which head was led."""
+    num_states_alike: int = 0
+    """To which both were led, and decided as the specification."""
     num_led: int = 0
     """Settings that were led to an end."""
+    num_alike: int = 0
+    """Walks that broke nothing, and on which both sides decided the same."""
     num_differing: int = 0
     """Walks that broke nothing, and differed."""
     examples: list[Example] = field(factory=list)
@@ -93,6 +98,8 @@ class Found:
     difference: Difference | None = None
     missing: Lines = field(factory=dict)
     """Lines of both sides that nothing reached."""
+    absent: dict[str, dict[Operand, dict[str, None]]] = field(factory=dict)
+    """By file, what was nothing whenever its line ran, and how it looked; or nobody came there."""
     interrupted_by: str = ""
 
 
@@ -111,6 +118,8 @@ class Comparison:
         self.say = say
         self.settings = head.job.settings
         self.found = Found(missing={**base.job.lines, **head.job.lines})
+        for path, operands in {**base.job.operands, **head.job.operands}.items():
+            self.found.absent[path] = {operand: {} for operand in operands}
         self.started = time.monotonic()
         self.seconds = seconds
         self.failing: dict[str, list[RunReport]] = {"base": [], "head": []}
@@ -183,14 +192,17 @@ class Comparison:
                 continue
             self.say(f"leading both through {setting.name}")
             answers = self._both("lead", seconds, setting=place)
+            num_states = dict.fromkeys(("base", "head"), 0)
             for name, answer in answers.items():
                 led = unpack(answer["led"], Led)
+                num_states[name] = led.num_states
                 if led.failing is not None:
                     self._note_failing(name, led.failing)
                 self._note_missing(self._side(name), answer["missing"])
                 if name == "head":
                     self.found.num_states += led.num_states
                     self.found.num_led += led.is_complete
+            self.found.num_states_alike += min(num_states.values())
 
     def _walk(self) -> None:
         """Rounds of walks, one in each setting, the same on both sides."""
@@ -211,7 +223,8 @@ class Comparison:
                 f"walking: {self.found.num_walks['head']:,} walks of head, "
                 f"{len(self.failing['head'])} failed"
             )
-            answers = self._both("walk", seconds, note, number=number, settings=list(self.open))
+            places = [*self.open, *self.head.job.places_drawn(number)]
+            answers = self._both("walk", seconds, note, number=number, settings=places)
             for name, missing in answers.items():
                 self._note_missing(self._side(name), missing)
             self._note_walks(walks)
@@ -229,7 +242,9 @@ class Comparison:
                 self._note_failing(side, walk)
             elif side == "head":
                 before = walks.get(("base", setting))
-                if before is not None and before.digest and before.digest != walk.digest:
+                if before is not None and before.digest == walk.digest:
+                    self.found.num_alike += 1
+                elif before is not None and before.digest:
                     self.found.num_differing += 1
                     self.differing.append(walk)
 
@@ -240,12 +255,20 @@ class Comparison:
         self.found.num_failing[side] += 1
         self.failing[side].append(run)
 
-    def _note_missing(self, side: Side, missing: Lines) -> None:
+    def _note_missing(self, side: Side, missing: Any) -> None:
         """Keeps what no process of a side has reached yet."""
+        lack: Lack = unpack(missing, Lack)
         self.found.missing |= {
-            path: sorted(set(missing.get(path, ())).intersection(self.found.missing[path]))
+            path: sorted(set(lack.lines.get(path, ())).intersection(self.found.missing[path]))
             for path in side.job.lines
         }
+        for path in side.job.operands:
+            before = self.found.absent[path]
+            self.found.absent[path] = {
+                row.operand: before[row.operand] | dict.fromkeys(row.values)
+                for row in lack.operands.get(path, ())
+                if row.operand in before
+            }
 
     # ---- filing ----------------------------------------------------------------------------------
 
@@ -297,7 +320,12 @@ class Comparison:
 
         self.say(f"{kind}: shrinking a run of {len(run.actions)} actions that breaks {name}")
         seconds = self._left(1.0) / (num_left + 1)
-        small = shrink(_trial(run.actions, Breach(name, "", ())), attempt, seconds=seconds)
+        small = shrink(
+            _trial(run.actions, Breach(name, "", ())),
+            attempt,
+            self.head.job.settings[setting],
+            Effort(seconds=seconds),
+        )
         if small.is_interrupted:
             self.seconds = 0.0
         actions, is_shortest = self._shorten(side, setting, tuple(small.actions), attempt)
@@ -360,7 +388,7 @@ class Comparison:
             sentence = "walks that differ from the other side's do not when they are repeated"
             self.found.moody = dict.fromkeys(("base", "head"), sentence)
             return
-        small = shrink(first, attempt, seconds=self._left(1.0) / num_left)
+        small = shrink(first, attempt, effort=Effort(seconds=self._left(1.0) / num_left))
         base, head = (
             self._one(
                 side, "steps", SLACK_S, setting=setting, actions=pack_actions(tuple(small.actions))

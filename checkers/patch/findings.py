@@ -16,6 +16,7 @@ from checkers.commands import describe_setting, make_line, try_to_write
 from checkers.lockstep import NAMELESS
 from checkers.patch.changed_lines import ChangedFile
 from checkers.patch.comparison import Difference, Example, Found
+from checkers.patch.operands import Operand
 from checkers.patch.protocol import Job
 from checkers.patch.side import Death
 from checkers.patch.sources import Sources
@@ -91,6 +92,7 @@ class Findings:
         if self.found.difference is not None:
             yield self._difference(self.found.difference)
         yield from self._missing()
+        yield from self._absent()
 
     # ---- what was looked at ----------------------------------------------------------------------
 
@@ -116,6 +118,7 @@ class Findings:
                 "num_states": found.num_states,
                 "num_walks": {side: found.num_walks[side] for side in ("base", "head")},
                 "num_failing": {side: found.num_failing[side] for side in ("base", "head")},
+                "num_alike": found.num_alike,
                 "num_differing": found.num_differing,
                 "ended_by": found.interrupted_by,
             },
@@ -154,10 +157,12 @@ class Findings:
             yield make_line(
                 "led", f"to {found.num_states:,} states of the spec; {complete} completely"
             )
+        num_mixed = self.job.num_mixed
+        drawn = f" and {num_mixed} drawn at random in each round" if num_mixed else ""
         yield make_line(
             "walks",
             f"{found.num_walks['base']:,} of base, {found.num_walks['head']:,} of head, over "
-            f"{count(len(self.job.settings), 'setting')}, seed={self.job.seed}",
+            f"{count(len(self.job.settings), 'setting')}{drawn}, seed={self.job.seed}",
         )
         yield make_line(
             "failed",
@@ -165,12 +170,38 @@ class Findings:
         )
         beside = "beside the spec" if self.job.lockstep else "no; invariants judge every walk"
         yield make_line("lockstep", beside)
+        yield from self._describe_sameness()
+
+    def _describe_sameness(self) -> Iterator[str]:
+        """Says that nothing tells head from base, if nothing does."""
+        found = self.found
+        is_told = (
+            found.num_differing or found.deaths or found.moody or any(found.num_failing.values())
+        )
+        if found.num_alike and not is_told:
+            states = f" and {found.num_states_alike:,} states" if found.num_states_alike else ""
+            yield make_line(
+                "decisions",
+                f"head decided exactly as base in all of {count(found.num_alike, 'walk')}{states}: "
+                "if the change was meant to change decisions, no setting here shows it",
+            )
 
     def _num_lines(self) -> int:
         return sum(len(file.lines) + len(file.gone) for file in self.files)
 
     def _num_reached(self) -> int:
-        return self._num_lines() - sum(1 for _ in self._find_missing())
+        missing = self.found.missing
+        return self._num_lines() - sum(
+            len({*file.lines}.intersection(missing.get(self._head(file), ())))
+            + len(file.gone.keys() & {*missing.get(self._base(file), ())})
+            for file in self.files
+        )
+
+    def _base(self, file: ChangedFile) -> str:
+        return str(self.sources.base / file.old_path)
+
+    def _head(self, file: ChangedFile) -> str:
+        return str(self.sources.head / file.path)
 
     # ---- what was found --------------------------------------------------------------------------
 
@@ -209,7 +240,18 @@ class Findings:
             f"{files[path].path}:{line}  {files[path].texts[line]}  "
             f"({names.get(step, f'in step {step}')})"
             for path, line, step in rows[:MAX_LINES]
-        ] or ["no line in this run, but before it, when the engine was imported"]
+        ] or self._describe_unreached()
+
+    def _describe_unreached(self) -> list[str]:
+        """What a fault may come from that shows on no changed line: code that is not there."""
+        gone = [
+            f"{file.old_path}:{line}  {text}  (gone)"
+            for file in self.files
+            for line, text in file.gone.items()
+        ]
+        return gone[:MAX_LINES] or [
+            "no line in this run, but before it, when the engine was imported"
+        ]
 
     def _death(self, death: Death) -> Check:
         """A side whose process ended; an introduced one if base lived on in the same setting."""
@@ -229,7 +271,7 @@ class Findings:
     def _describe_place(self, death: Death) -> str:
         if death.setting is None:
             return "while it was imported"
-        where = f"in setting {self.job.settings[death.setting].name}"
+        where = f"in setting {self.job.setting(death.setting).name}"
         if death.number is not None:
             return f"{where}, walk {self.job.seed + death.number}"
         return where if death.doing == "lead" else f"{where}, while a failing run was repeated"
@@ -263,7 +305,7 @@ class Findings:
 
     def _difference(self, seen: Difference) -> Check:
         """The first decision that differs though no rule breaks: to be known, and no fault."""
-        setting = self.job.settings[seen.setting]
+        setting = self.job.setting(seen.setting)
         base, head = describe_action(seen.base[-1]), describe_action(seen.head[-1])
         changes = list(compare_decisions(*seen.decisions))
         table = table_of(seen.head, setting.scheduler.num_blocks)
@@ -306,19 +348,55 @@ class Findings:
 
     def _find_missing(self) -> Iterator[str]:
         """Yields each line that its side has not reached: there, or gone."""
-        missing = self.found.missing
         for file in self.files:
-            for line in missing.get(str(self.sources.head / file.path), ()):
+            missing = self.found.missing.get(self._head(file), ())
+            for line in missing:
                 if line in file.lines:
                     yield f"{file.path}:{line}  {file.texts[line]}"
-            for line in missing.get(str(self.sources.base / file.path), ()):
-                yield f"{file.path}:{line}  {file.gone[line]}  [gone, and base did not reach it]"
+            for line in self.found.missing.get(self._base(file), ()):
+                # What stands in its place says as much if nothing came there, either.
+                if line in file.gone or not {*missing}.intersection(file.was[line].by):
+                    text = file.old_texts[line]
+                    yield f"{file.old_path}:{line}  {text}  [gone, and base did not reach it]"
 
     def _describe_missing(self) -> Iterator[str]:
         yield from self._find_missing()
         for file in self.files:
             if not file.is_python:
                 yield f"{file.path}  is no Python: whether a run needs it is not known"
+
+    def _absent(self) -> Iterator[Check]:
+        """Operands that were nothing whenever their line ran: nobody knows what they do there."""
+        rows = list(dict.fromkeys(self._describe_absent()))
+        # What is broken is to be mended first, and ends walks early.
+        is_broken = any(example.kind == "introduced" for example in self.found.examples)
+        if not rows or is_broken or self.found.refused or self.found.deaths:
+            return
+        more = [f"and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else []
+        yield Check(
+            title=f"reached in vain  {count(len(rows), 'operand')} of the changed lines",
+            verdict="undetermined",
+            lines=(*rows[:MAX_LINES], *more, "name a setting that has more: --config FILE"),
+            facts={"kind": "reached in vain", "lines": rows},
+        )
+
+    def _describe_absent(self) -> Iterator[str]:
+        for file in self.files:
+            head = dict(self._find_absent(self._head(file)))
+            names = {operand.name for operand in head}
+            base = dict(self._find_absent(self._base(file)))
+            for operand, looks in head.items():
+                text = file.texts.get(operand.line, "")
+                yield f"{file.path}:{operand.line}  {text}  [ran only with {looks}]"
+            for operand, looks in base.items():
+                if operand.name not in names:
+                    text = file.old_texts.get(operand.line, "")
+                    yield f"{file.old_path}:{operand.line}  {text}  [base ran it only with {looks}]"
+
+    def _find_absent(self, path: str) -> Iterator[tuple[Operand, str]]:
+        for operand, values in self.found.absent.get(path, {}).items():
+            if values:
+                yield operand, f"{operand.name} = {' or '.join(values)}"
 
 
 def _kind_of(sides: set[str]) -> str:

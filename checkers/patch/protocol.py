@@ -13,6 +13,8 @@ from attrs import field, frozen
 
 from checkers.configs import Setting
 from checkers.counterexample import CONVERTER
+from checkers.mixed import draw_setting
+from checkers.patch.operands import Operand
 from spec.actions import Action
 
 MEMORY_EXIT_CODE = 77
@@ -28,6 +30,8 @@ class Job:
     seed: int = 0
     num_walks: int = 0
     """Per setting; 0 is as many as there is time for."""
+    num_mixed: int = 0
+    """Settings drawn at random that each round walks in, once in each."""
     length: int = 150
     """Actions in a walk."""
     lockstep: bool = True
@@ -40,6 +44,18 @@ class Job:
     """The checkout, for what the engine imports beside its package."""
     lines: dict[str, list[int]] = field(factory=dict)
     """What is to be reached, by file."""
+    operands: dict[str, list[Operand]] = field(factory=dict)
+    """What is to be something while its line runs, by file."""
+
+    def setting(self, place: int) -> Setting:
+        """A setting by its place: behind those that are named are those drawn at random."""
+        number = place - len(self.settings)
+        return self.settings[place] if number < 0 else draw_setting(self.seed, number)
+
+    def places_drawn(self, number: int) -> range:
+        """The places of those settings that are for one round."""
+        start = len(self.settings) + number * self.num_mixed
+        return range(start, start + self.num_mixed)
 
 
 @frozen(kw_only=True)

@@ -85,6 +85,15 @@ class ExceedsTheBudget(ReferenceScheduler):
         self.input_budget += 1
 
 
+class TakesTheInputBudget(ReferenceScheduler):
+    """Its tokens are limited by what draft slots count on, too."""
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        if self.pause_state != "paused_all":
+            self.token_budget = self.config.max_num_batched_tokens
+
+
 class LosesABlock(ReferenceScheduler):
     """Loses a block of a running request that ends: shown by an arrival, a step and an abort."""
 

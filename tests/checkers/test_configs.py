@@ -228,7 +228,11 @@ SHAPES = TEXT[TEXT.index("shapes = ") :]
             "3, color = 1 },",
             ": environment.shapes[0]: color is unknown; known are prompt, max_tokens",
         ),
-        ("about", "abuot", ": abuot is unknown; known are scheduler, environment, about, dialect"),
+        (
+            "about",
+            "abuot",
+            ": abuot is unknown; did you mean about? known are scheduler, environment, about",
+        ),
         ("about = ", "about = 3 #", ": about: 3 is not a text; put it in quotes"),
         (
             "about",

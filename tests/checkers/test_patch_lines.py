@@ -30,6 +30,10 @@ def second(text):
 '''
 
 
+GONE = "  [code beside it is gone]"
+HEAD = "  [the head of its function has changed]"
+
+
 def compare(tmp_path, *changes, before=BEFORE):
     """The file in which texts have been replaced."""
     after = before
@@ -49,15 +53,14 @@ def changed_lines(tmp_path, *changes):
     return [file.texts[line] for line in file.lines]
 
 
-GONE = "  [code beside it is gone]"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("total += number", "total -= number", ["total -= number"]),
         ("LIMIT = 3", "LIMIT = 4", ["LIMIT = 4"]),
-        ("start=0", "start=1", ["def first(numbers, start=1):"]),
+        # An import runs the head of a function, too; it takes a call to show what it does.
+        ("start=0", "start=1", [f"total = start{HEAD}"]),
+        ("def first", "@staticmethod\ndef first", [f"total = start{HEAD}"]),
         ("text.lower()", "text.upper()", ["and text.upper()"]),
         ("        and text.lower()\n", "        and text\n", ["and text"]),
         # Where nothing but a bracket changes, the statement has to run.
@@ -67,6 +70,13 @@ GONE = "  [code beside it is gone]"
         ("A module.", "Our module.", []),
         ("    total = start\n", "    # The sum.\n\n    total = start\n", []),
         ("LIMIT = 3", "LIMIT = 3  # at most", ["LIMIT = 3  # at most"]),
+        # Nor is what only a type checker reads; the message of an assertion runs if it fails.
+        ("LIMIT = 3", "LIMIT = 3\nif TYPE_CHECKING:\n    import os\n", ["if TYPE_CHECKING:"]),
+        (
+            "    return total\n",
+            "    assert total >= 0, (\n        str(total)\n    )\n    return total\n",
+            ["assert total >= 0, ("],
+        ),
     ],
 )
 def test_a_changed_line_is_to_be_reached(tmp_path, old, new, expected):
@@ -87,18 +97,12 @@ SECOND = BEFORE[BEFORE.index("def second") :]
         ('    """Adds up."""\n', [], []),
         (
             SECOND,
-            ["def second(text):", "return (", "text.strip()", "and text.lower()"],
+            ["return (", "text.strip()", "and text.lower()"],
             ["return total"],
         ),
         (
             FIRST,
-            [
-                "def first(numbers, start=0):",
-                "total = start",
-                "for number in numbers:",
-                "total += number",
-                "return total",
-            ],
+            ["total = start", "for number in numbers:", "total += number", "return total"],
             ["def second(text):"],
         ),
     ],
@@ -139,16 +143,49 @@ def test_code_that_cannot_run_is_to_be_reached(tmp_path):
     assert ["total = 0"] == changed_lines(tmp_path, change)
 
 
+def test_what_stood_in_the_place_of_new_lines_is_to_be_reached_before(tmp_path):
+    """Old lines that were replaced are asked of base, and know which lines stand there now."""
+    file = compare(
+        tmp_path,
+        ("    for number in numbers:\n        total += number\n", "    total += sum(numbers)\n"),
+    )
+    place = line_of("for number in numbers:")
+    texts = ["for number in numbers:", "total += number"]
+    assert {place: texts[0], place + 1: texts[1]} == file.old_texts
+    assert {(place,)} == {replaced.by for replaced in file.was.values()}
+    assert {} == file.gone
+
+
+def test_a_file_may_have_moved(tmp_path):
+    """A new file that resembles one that is gone is that one; it is to be imported, at least."""
+    for folder, name, text in (
+        ("base", "old.py", BEFORE),
+        ("head", "new.py", BEFORE.replace("+=", "-=")),
+        ("head", "other.py", "b = 1\n"),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text(text)
+    moved, other = find_changed_files(tmp_path / "base", tmp_path / "head")
+    lines = (line_of("A module."), line_of("total += number"))
+    assert ("new.py", "old.py", lines) == (moved.path, moved.old_path, moved.lines)
+    assert ("other.py", "other.py", (1,)) == (other.path, other.old_path, other.lines)
+    assert not moved.is_same_code
+
+
 def test_new_and_removed_files_are_found(tmp_path):
-    """A new file counts as a whole, a removed one has no lines, other files are named."""
+    """A new file counts as a whole, and so does a removed one; other files are named."""
     for name, text in (("base/old.py", "a = 1\n"), ("head/new.py", "b = 1\n"), ("head/c.txt", "")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     found = [
-        (file.path, file.lines, file.is_python)
+        (file.path, file.lines, file.gone, file.is_python)
         for file in find_changed_files(tmp_path / "base", tmp_path / "head")
     ]
-    assert [("c.txt", (), False), ("new.py", (1,), True), ("old.py", (), True)] == found
+    assert [
+        ("c.txt", (), {}, False),
+        ("new.py", (1,), {}, True),
+        ("old.py", (), {1: "a = 1"}, True),
+    ] == found
 
 
 # ---- reaching ------------------------------------------------------------------------------------
@@ -175,13 +212,13 @@ def test_lines_are_reached_one_by_one(tmp_path):
     with reach.watching():
         names["first"]([])
         names["second"]("")
-    assert {path: wanted} == reach.missing()
+    assert {path: wanted} == reach.missing().lines
     with reach.watching():
         names["first"]([1])
-    assert ({path: wanted[1:]}, [(path, wanted[0])]) == (reach.missing(), reach.reached())
+    assert ({path: wanted[1:]}, [(path, wanted[0])]) == (reach.missing().lines, reach.reached())
     with reach.watching():
         names["second"]("a")
-    assert {} == reach.missing()
+    assert {} == reach.missing().lines
 
 
 def test_nothing_is_followed_once_all_is_reached(tmp_path):

@@ -15,6 +15,7 @@ from checkers.errors import HarnessError
 from checkers.lockstep import Lockstep
 from checkers.run import Run
 from checkers.search import Plan, search
+from checkers.shrink import Effort
 from impl.adapters import vllm_config
 from spec.actions import AddRequest, KVReceived, ResetPrefixCache, Schedule, UpdateFromOutput
 from spec.dialects import DIALECTS
@@ -73,7 +74,9 @@ def as_released(name):
 @pytest.mark.parametrize("name", LIKE_THE_RELEASE)
 def test_the_release_does_as_the_specification(vllm, name):
     """Walks of the release are as specified; what breaks a rule is one of its known faults."""
-    found = search(vllm, [as_released(name)], Plan(num_walks=8, length=80, shrink_s=2.0))
+    found = search(
+        vllm, [as_released(name)], Plan(num_walks=8, length=80, effort=Effort(seconds=2.0))
+    )
     broken = (
         [breach.name for breach in found.counterexample.breaches] if found.counterexample else []
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import deepcopy
 from random import Random
 from typing import Any, get_args
 
 from attrs import Factory, define, field
 
+from checkers.mixed import draw_config
 from impl.scheduler import FastScheduler
 from spec.actions import (
     Action,
@@ -22,7 +24,9 @@ from spec.actions import (
     StreamingChunk,
     UpdateFromOutput,
 )
+from spec.dialects import DIALECTS
 from spec.interface import (
+    ConfigError,
     NewRequest,
     PauseState,
     RepetitionDetection,
@@ -44,89 +48,14 @@ Make = Callable[[SchedulerConfig], Scheduler]
 
 
 def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
-    """Draws a small config in which requests get in each other's way; `fixed` fields are given."""
-    max_model_len = fixed.get("max_model_len", rng.choice((3, 8, 16, 24, 32)))
-    block_size = fixed.get("block_size", rng.randint(1, 4))
-    is_chunked = fixed.get("enable_chunked_prefill", rng.random() < 0.85)
-    is_reserving = fixed.get(
-        "scheduler_reserve_full_isl",
-        fixed.get("reserve_admitted_prefills", False) or rng.random() < 0.7,
-    )
-    budget = rng.choice((1, 4, 8, 12, 20, 30)) if is_chunked else rng.randint(max_model_len - 1, 40)
-    drafts = _draw_drafts(rng, fixed)
-    fields: dict[str, Any] = {
-        "max_num_batched_tokens": budget + rng.choice((0, 0, 3)) + drafts["num_draft_slots"],
-        "max_num_scheduled_tokens": budget,
-        "max_num_seqs": rng.choice((1, 2, 4, 4, 6, 6, 6, 6)),
-        "max_model_len": max_model_len,
-        "block_size": block_size,
-        "num_blocks": _draw_num_blocks(rng, max_model_len, block_size),
-        "policy": rng.choice(("fcfs", "priority")),
-        "enable_prefix_caching": rng.random() < 0.6,
-        "async_scheduling": rng.random() < 0.5,
-        "enable_chunked_prefill": is_chunked,
-        "scheduler_reserve_full_isl": is_reserving,
-        "reserve_admitted_prefills": is_reserving and rng.random() < 0.3,
-        **_draw_limits(rng, fixed),
-        **drafts,
-        **_draw_dialect(rng),
-    }
-    fields |= fixed
-    if fields["max_num_scheduled_tokens"] <= fields["num_speculative_tokens"]:
-        fields["pad_admitted_decodes"] = False
-    return SchedulerConfig(**fields)
+    """Draws a small config in which requests get in each other's way; `fixed` fields are given.
 
-
-def _draw_dialect(rng: Random) -> dict[str, Any]:
-    """Draws on what engines differ; most choices are those of the latest release."""
-    return {
-        "publish_at_grant": rng.random() < 0.2,
-        "keep_unscheduled_drafts": rng.random() < 0.2,
-        "reserve_for_lost_loads": rng.random() < 0.2,
-        "same_step_prefix_hits": rng.random() < 0.7,
-        "threshold_spares_lone_request": rng.random() < 0.7,
-        "uncached_blocks_first": rng.random() < 0.7,
-        "continue_after_self_preemption": rng.random() < 0.7,
-        "cursor_follows_victim": rng.choice(("always", "scheduled", "never")),
-        "wait_for_stale_output": rng.random() < 0.6,
-        "deliver_stale_output": rng.random() < 0.7,
-        "idle_loras_count": rng.random() < 0.7,
-        "lookahead_at_admission": rng.random() < 0.7,
-        "pad_admitted_decodes": rng.random() < 0.7,
-        "publish_verified_drafts": rng.random() < 0.7,
-        "stop_at_max_tokens_in_flight": rng.random() < 0.7,
-        "stop_order": rng.choice(("stop_length", "min_stop_length", "length_stop")),
-    }
-
-
-def _draw_num_blocks(rng: Random, max_model_len: int, block_size: int) -> int:
-    """Most pools are tight; some are smaller than one request, which may then wait for ever."""
-    num_blocks_of_one = (max_model_len + block_size - 1) // block_size
-    if rng.random() < 0.1:
-        return rng.randint(1, num_blocks_of_one)
-    return num_blocks_of_one + rng.randint(0, rng.choice((1, 3, 3, 2 * num_blocks_of_one)))
-
-
-def _draw_drafts(rng: Random, fixed: dict[str, Any]) -> dict[str, int]:
-    """Draws speculative decoding, mostly none; without it there is nothing to reserve."""
-    num_speculative_tokens = fixed.get("num_speculative_tokens", rng.choice((0, 0, 1, 2, 3)))
-    most = {"num_lookahead_tokens": 3, "num_draft_slots": 2} if num_speculative_tokens else {}
-    drawn = {name: fixed.get(name, rng.randint(0, number)) for name, number in most.items()}
-    none = {"num_lookahead_tokens": 0, "num_draft_slots": 0}
-    return {"num_speculative_tokens": num_speculative_tokens, **none, **drawn}
-
-
-def _draw_limits(rng: Random, fixed: dict[str, Any]) -> dict[str, Any]:
-    """Draws what is off by default, and mostly off here; without a threshold no prompt is long."""
-    threshold = fixed.get("long_prefill_token_threshold", rng.choice((0, 0, 0, 2, 5)))
-    return {
-        "num_watermark_blocks": rng.choice((0, 0, 0, 0, 1, 2)),
-        "long_prefill_token_threshold": threshold,
-        "max_num_partial_prefills": rng.choice((0, 0, 0, 1, 2)),
-        "max_long_partial_prefills": rng.choice((0, 0, 0, 1)) if threshold else 0,
-        "max_loras": rng.choice((0, 0, 0, 1)),
-        "reject_too_large": rng.random() < 0.3,
-    }
+    Faults of releases are drawn, too: our engine has them like the specification.
+    """
+    while True:
+        faults = {name: rng.random() < 0.2 for name in DIALECTS["vllm-0.33.0-as-released"]}
+        with suppress(ConfigError):
+            return draw_config(rng, **{**faults, **fixed})
 
 
 @define
@@ -262,7 +191,7 @@ class Walk:
             min_tokens=min_tokens,
             eos_token_id=rng.choice((None, None, None, EOS)),
             stop_token_ids=rng.choice(((), (), (), (1, 7))),
-            repetition_detection=rng.choice((None, None, None, None, detection)),
+            repetition_detection=rng.choice((None, None, detection)),
             priority=rng.randint(0, 2),
             # Two arrivals may share a time.
             arrival_time=float(number // 2),
