@@ -26,6 +26,7 @@ def an_admission_is_not_padded(original: Method) -> Method:
     target="impl.scheduler:FastScheduler._compute_num_padding",
     setting="padding",
     caught_by="computed_is_within_tokens",
+    is_rare=True,
 )
 def padding_goes_beyond_the_context(original: Method) -> Method:
     """An admission is padded without a look at max_model_len."""
