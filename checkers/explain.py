@@ -102,14 +102,17 @@ class ExplainedScheduler(ReferenceScheduler):
         num_new_tokens = super()._compute_num_new_tokens(request)
         num_known = request.num_tokens_with_spec + request.num_output_placeholders
         gap = num_known - request.num_computed_tokens
-        slots = self.config.num_draft_slots
-        beside = f", input budget {self.input_budget} beside {slots} draft slots" if slots else ""
         self._note(
             f"pass 1: {request.request_id} has a gap of {gap} and may get {num_new_tokens} tokens "
-            f"(token budget {self.token_budget}{beside}, "
-            f"threshold {self.long_prefill_token_threshold})"
+            f"({self._budgets()}, threshold {self.long_prefill_token_threshold})"
         )
         return num_new_tokens
+
+    def _budgets(self) -> str:
+        """What is left of the budgets; without draft slots the input budget never binds first."""
+        slots = self.config.num_draft_slots
+        beside = f", input budget {self.input_budget} less {slots} for draft slots" if slots else ""
+        return f"token budget {self.token_budget}{beside}"
 
     def _schedule_drafts(self, request: Request, num_tokens: int) -> None:
         num_drafts = request.num_draft_tokens
@@ -151,8 +154,7 @@ class ExplainedScheduler(ReferenceScheduler):
         return self._gate(
             "no pause, budget left, nobody preempted",
             super()._may_admit(),
-            f"{self.pause_state}, token budget {self.token_budget}, "
-            f"preempted {self.output.preempted_req_ids}",
+            f"{self.pause_state}, {self._budgets()}, preempted {self.output.preempted_req_ids}",
         )
 
     def _has_seat(self) -> bool:
@@ -188,25 +190,42 @@ class ExplainedScheduler(ReferenceScheduler):
         return self._gate(
             "chunked prefill, or the whole prompt fits the budget",
             super()._may_be_cut(num_new_tokens),
-            f"{num_new_tokens} tokens, token budget {self.token_budget}",
+            f"{num_new_tokens} tokens, {self._budgets()}",
         )
 
     def _has_room_for(self, request: Request, num_tokens: int, hit: CacheHit) -> bool:
-        has_room = super()._has_room_for(request, num_tokens, hit)
+        num_slots = self._num_tokens_to_hold(request, num_tokens)
+        num_slots = min(num_slots, self.config.max_model_len)
+        num_blocks = self._num_blocks_to_take(request, num_slots, hit)
         return self._gate(
             f"room for {request.request_id}",
-            has_room,
-            f"{num_tokens} of {request.num_tokens} tokens, a hit of {hit.num_blocks} blocks, "
-            f"{self.block_pool.num_free_blocks} free blocks, {self.num_reserved_blocks} reserved",
+            super()._has_room_for(request, num_tokens, hit),
+            f"{num_tokens} of {request.num_tokens} tokens beyond a hit of {hit.num_blocks} blocks "
+            f"take {num_blocks}{self._shares(request, hit)}",
         )
 
     def _has_room_to_load(self, request: Request, end: int, hit: CacheHit) -> bool:
+        num_prefill_blocks = num_blocks_of_prefills(self.config, self.requests)
         return self._gate(
             f"room to load {request.request_id}",
             super()._has_room_to_load(request, end, hit),
-            f"{end} tokens, a hit of {hit.num_blocks} blocks, {self.block_pool.num_free_blocks} "
-            f"free blocks, {num_blocks_of_prefills(self.config, self.requests)} for prefills",
+            f"{end} tokens beyond a hit of {hit.num_blocks} blocks take "
+            f"{self._num_blocks_to_take(request, end, hit)} beside {num_prefill_blocks} for "
+            f"prefills{self._shares(request, hit)}",
         )
+
+    def _shares(self, request: Request, hit: CacheHit) -> str:
+        """What else a gate of memory asks for, where it does, and what there is."""
+        config, shares = self.config, ""
+        if config.scheduler_reserve_full_isl:
+            num_tokens = self._num_tokens_of_sequence(request)
+            num_blocks = self._num_blocks_to_take(request, num_tokens, hit)
+            shares += f", the whole sequence {num_blocks}"
+        if config.reserve_admitted_prefills:
+            shares += f" beside {self._num_reserved_blocks()} reserved for who runs"
+        if self.running and config.num_watermark_blocks:
+            shares += f", a watermark of {config.num_watermark_blocks} beside it"
+        return f"{shares}, {self.block_pool.num_free_blocks} are free"
 
     def _begin_load(self, request: Request, end: int, hit: CacheHit) -> None:
         start = hit.num_blocks * self.config.block_size

@@ -2,7 +2,8 @@
 
 Entry point: `Lockstep.step`. Blocks are compared up to renaming: `BlockNames` knows which block of
 the engine plays the part of which block of the specification, for as long as that block is held or
-can be found by its content.
+can be found by its content. Of the free ones that can be found the order is compared, too: it says
+whose content is evicted first, and so whose prompts go on being found.
 """
 
 from __future__ import annotations
@@ -49,7 +50,12 @@ class Lockstep:
     """The specification, led through the actions that an engine went through."""
 
     def __init__(
-        self, config: SchedulerConfig, *, exact_ids: bool = False, explain: bool = False
+        self,
+        config: SchedulerConfig,
+        *,
+        exact_ids: bool = False,
+        with_evictions: bool = True,
+        explain: bool = False,
     ) -> None:
         self.scheduler = ExplainedScheduler(config) if explain else ReferenceScheduler(config)
         self.spec = Model(None, self.scheduler)
@@ -61,6 +67,8 @@ class Lockstep:
         self.names: BlockNames | None = None
         self.exact_ids = exact_ids
         """Whether block ids and the order of the free queue must be the same, too."""
+        self.with_evictions = with_evictions
+        """Whether what is free and can be found must be evicted in the same order."""
 
     def step(self, seen: Transition) -> Breach | None:
         """Does the same action on the specification; returns how the engine differs from it."""
@@ -109,6 +117,12 @@ class Lockstep:
         yield from compare("", view(seen.after, theirs), view(expected, ours))
         if self.exact_ids:
             yield from compare("free_block_ids", seen.after.free_block_ids, expected.free_block_ids)
+        elif self.with_evictions:
+            yield from compare(
+                "free_block_ids that can be found",
+                view_evictions(seen.after, theirs),
+                view_evictions(expected, ours),
+            )
 
 
 def as_told(
@@ -219,7 +233,7 @@ def parts(seen: Observation) -> set[int]:
 
 
 def view(seen: Observation, names: Names) -> dict[str, Any]:
-    """An observation; the order of the free queue is left out."""
+    """An observation; the order of the free queue is left out (`view_evictions`)."""
     return {
         "running": seen.running,
         "waiting": seen.waiting,
@@ -295,6 +309,12 @@ def view_results(results: dict[int, list[EngineCoreOutput]] | None) -> Any:
 def view_set(block_ids: list[int], names: Names) -> dict[Any, int]:
     """How often each block is named, where order means nothing."""
     return dict(Counter(rename(block_ids, names)))
+
+
+def view_evictions(seen: Observation, names: Names) -> list[Any]:
+    """The blocks that nobody holds and somebody can find, the next one to be evicted first."""
+    cached = set(seen.cached_block_ids)
+    return rename([block_id for block_id in seen.free_block_ids if block_id in cached], names)
 
 
 def rename(block_ids: Iterable[int], names: Names) -> list[Any]:

@@ -12,7 +12,9 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import attrs
 from attrs import define, field, frozen
 
 from checkers.configs import Setting
@@ -22,11 +24,13 @@ from checkers.errors import HarnessError
 from checkers.explore_engine import find_shortest
 from checkers.lockstep import Lockstep
 from checkers.mixed import draw_setting, is_mixed
+from checkers.rewalk import environment_of
 from checkers.run import Judge, Run, Verdict, select_invariants
 from checkers.shrink import DEFAULT_EFFORT, LENGTH, NO_EFFORT, Effort, names_to_break, shrink
 from checkers.trial import Rules, Trial, run_for, run_trial
 from checkers.walk import draw_action
 from spec.actions import Action, Schedule
+from spec.interface import ConfigError, SchedulerConfig
 from spec.transition import Transition
 
 JUDGE_EVERY = 16
@@ -217,7 +221,8 @@ def shrink_to_counterexample(
     engine: Engine, plan: Plan, setting: Setting, seed: int, trial: Trial
 ) -> Counterexample:
     """Shrinks a failing walk, looks for a shorter one breadth first, and describes what is left."""
-    rules, wanted = make_rules(engine, setting, lockstep=plan.lockstep), names_to_break(trial)
+    num_found, wanted = len(trial.steps), names_to_break(trial)
+    rules = make_rules(engine, setting, lockstep=plan.lockstep)
 
     def attempt(actions: list[Action]) -> Trial:
         return run_for(rules, engine, actions, wanted)
@@ -225,6 +230,9 @@ def shrink_to_counterexample(
     small = shrink(trial, attempt, setting, plan.effort)
     # Whoever interrupts the shrinking does not want to wait for more.
     effort = NO_EFFORT if small.is_interrupted else plan.effort.half()
+    if is_mixed(setting) and not small.is_interrupted:
+        setting, small = _simplify(engine, plan, setting, small)
+        rules = make_rules(engine, setting, lockstep=plan.lockstep)
     shortest, is_shortest = find_shortest(small, rules, engine, effort)
     return make_counterexample(
         rules,
@@ -234,6 +242,32 @@ def shrink_to_counterexample(
         dialect=setting.dialect,
         found_by="search",
         seed=seed,
-        num_actions_found=len(trial.steps),
+        num_actions_found=num_found,
         is_shortest=is_shortest,
     )
+
+
+def _simplify(engine: Engine, plan: Plan, setting: Setting, trial: Trial) -> tuple[Setting, Trial]:
+    """Takes out of a drawn setting what a run does not need to fail: what is left says why."""
+    wanted, name = names_to_break(trial), f"{setting.name}, simplified"
+    for change in _unusual_fields(setting.scheduler):
+        try:
+            config = attrs.evolve(setting.scheduler, **change)
+            simpler = attrs.evolve(setting, name=name, scheduler=config)
+            rules = make_rules(engine, simpler, lockstep=plan.lockstep)
+            environment_of(trial.actions, rules).check_fits(config)
+        except ConfigError:
+            continue
+        again = run_for(rules, engine, trial.actions, wanted)
+        fails = not wanted.isdisjoint(breach.name for breach in again.breaches)
+        if fails and len(again.steps) <= len(trial.steps):
+            setting, trial = simpler, again
+    return setting, trial
+
+
+def _unusual_fields(config: SchedulerConfig) -> Iterator[dict[str, Any]]:
+    """Yields each field that is not as usual, with the value that is."""
+    for place in attrs.fields(SchedulerConfig):
+        usual: Any = place.default
+        if isinstance(usual, str | int) and getattr(config, place.name) != usual:
+            yield {place.name: usual}

@@ -33,7 +33,7 @@ from spec.interface import Observation, SchedulerConfig
 from spec.model import Model
 from spec.registry import Invariant
 from spec.sessions import may_take
-from spec.transition import Outcome, StepInFlight
+from spec.transition import LiveRequest, Outcome, StepInFlight
 
 FAULT_RULES = {
     "engine_raises": "No call of an engine raises.",
@@ -171,7 +171,8 @@ def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
         is_taken = name in model.live or name in in_flight or name in model.loads
         return None if is_taken else wanted
     if isinstance(wanted, FinishRequests):
-        names = tuple(name for name in wanted.request_ids if name in model.live)
+        # Who has ended may be named all the same, by a client that has not heard of it.
+        names = tuple(n for n in wanted.request_ids if n in model.live or n in model.ended)
         return FinishRequests(names, wanted.status) if names else None
     if isinstance(wanted, UpdateFromOutput):
         return _make_possible_update(model, wanted, rules) if model.in_flight else None
@@ -180,7 +181,8 @@ def make_possible(model: Model, wanted: Action, rules: Rules) -> Action | None:
 
 def _is_possible(model: Model, wanted: Schedule | Control, rules: Rules) -> bool:
     if isinstance(wanted, GrammarReady):
-        return wanted in model.grammars()
+        live = _find_request(model, wanted.request_id)
+        return live is not None and live.waits_for_grammar
     if isinstance(wanted, KVReceived):
         return wanted in model.transfers()
     if isinstance(wanted, StreamingChunk):
@@ -192,13 +194,18 @@ def _is_possible(model: Model, wanted: Schedule | Control, rules: Rules) -> bool
 
 def _may_follow(model: Model, wanted: StreamingChunk, rules: Rules) -> bool:
     """Whether a chunk may be handed over: to an open request, and not beyond `max_model_len`."""
-    live, update = model.live.get(wanted.request_id), wanted.update
+    live, update = _find_request(model, wanted.request_id), wanted.update
     if live is None or not live.is_open:
         return False
     return update is None or (
         min(len(update.prompt_token_ids), update.max_tokens) > 0
         and may_take(live, update, rules.config.max_model_len - 1)
     )
+
+
+def _find_request(model: Model, request_id: str) -> LiveRequest | None:
+    """A request as it is, or as it was when it ended, which not everybody has heard of."""
+    return model.live.get(request_id) or model.ended.get(request_id)
 
 
 def _make_possible_update(model: Model, wanted: UpdateFromOutput, rules: Rules) -> UpdateFromOutput:

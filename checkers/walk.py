@@ -29,6 +29,8 @@ class Weights:
 DEFAULT_WEIGHTS = Weights()
 DRAFTED = 0.75
 """How likely a request of a step is given drafts, where there are any."""
+TOGETHER = 0.25
+"""How likely somebody else is named with whom a client aborts, be it alive or not."""
 
 
 def draw_action(
@@ -54,11 +56,34 @@ def draw_action(
     if point < total_arrival + total_schedule + total_update:
         return _draw_update(model, rng)
     if controls and point >= total - total_control:
-        return rng.choice(controls)
-    return FinishRequests((rng.choice(list(model.live)),))
+        # Of late calls there are more and more, so only the last two of them.
+        return rng.choice([*controls, *model.late_controls()[-2:]])
+    return _draw_abort(model, rng)
+
+
+def _draw_abort(model: Model, rng: random.Random) -> FinishRequests:
+    """A client leaves with one request, or with two, of which one may have ended meanwhile."""
+    names = [rng.choice(list(model.live))]
+    if rng.random() < TOGETHER:
+        others = [name for name in (*model.live, *model.ended) if name not in names]
+        if others:
+            names.insert(rng.randrange(2), rng.choice(others))
+    return FinishRequests(tuple(names))
 
 
 def _draw_update(model: Model, rng: random.Random) -> UpdateFromOutput:
-    sampled = {name: rng.choice(model.rows(name)) for name in model.live_samplers()}
+    sampled = {name: _draw_row(model, rng, name) for name in model.live_samplers()}
     drafts = {name: ids for name, ids in model.new_drafts().items() if rng.random() < DRAFTED}
     return UpdateFromOutput(sampled, drafts)
+
+
+def _draw_row(model: Model, rng: random.Random, request_id: str) -> list[int]:
+    """A row of the menu; drafts that the worker keeps to itself may have been any tokens."""
+    row = rng.choice(model.rows(request_id))
+    drafts = model.in_flight[0].drafts_of(request_id)[: len(row) - 1]
+    tokens = model.bounds.sampled_token_ids
+    accepted = [
+        rng.choice(tokens) if draft < 0 else token
+        for draft, token in zip(drafts, row, strict=False)
+    ]
+    return [*accepted, *row[len(accepted) :]]

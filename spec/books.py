@@ -42,11 +42,23 @@ def deliver(
 def hand_over(
     live: dict[str, LiveRequest], request_id: str, update: StreamingUpdate | None
 ) -> dict[str, LiveRequest]:
-    """Returns the live requests after one of them was handed a chunk, or its end."""
+    """Returns the live requests after one of them was handed a chunk, or its end.
+
+    What comes for one that has ended changes nothing.
+    """
+    if request_id not in live:
+        return live
     changed = take_chunk(live[request_id], update)
     if changed is not None:
         return {**live, request_id: changed}
     return {name: request for name, request in live.items() if name != request_id}
+
+
+def note_compiled(live: dict[str, LiveRequest], request_id: str) -> dict[str, LiveRequest]:
+    """Returns the live requests after a grammar is compiled; its request may have ended."""
+    if request_id not in live:
+        return live
+    return {**live, request_id: attrs.evolve(live[request_id], waits_for_grammar=False)}
 
 
 def count_rejected(step: StepInFlight, sampled_token_ids: dict[str, list[int]]) -> dict[str, int]:

@@ -28,7 +28,10 @@ class Scheduler(Protocol):
         """Settles a step that has run; returns what each client is sent, by `client_index`."""
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
-        """Ends requests from outside, whatever they are doing; unknown ids are ignored."""
+        """Ends requests from outside, in order, whatever they are doing; unknown ids are ignored.
+
+        Their blocks are freed in that order, which later decides what is evicted first.
+        """
 
     def observe(self) -> Observation:
         """Shows the state between two calls; what it returns is never changed afterwards."""

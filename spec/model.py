@@ -31,6 +31,7 @@ from spec.books import (
     give_drafts,
     hand_over,
     mark_lost,
+    note_compiled,
     start_positions,
     valid_ends,
     void,
@@ -59,6 +60,9 @@ class Model:
         # Both are replaced, never changed in place, so that transitions and snapshots may hold
         # them.
         self.live: dict[str, LiveRequest] = {}
+        # Who has ended in a step or was aborted, as last known: somebody may still speak of them.
+        # Replaced as well, and no part of a state: nothing depends on it but late calls.
+        self.ended: dict[str, LiveRequest] = {}
         # Oldest first.
         self.in_flight: tuple[StepInFlight, ...] = ()
         # The loads that have begun and not ended. Replaced as well.
@@ -201,6 +205,21 @@ class Model:
         """The prefix cache is reset, with running requests or without."""
         return [ResetPrefixCache(False), ResetPrefixCache(True)] if self.bounds.with_resets else []
 
+    def late_controls(self) -> list[Action]:
+        """What may still be told of those who were aborted, by somebody who has not heard of it.
+
+        A compiler goes on with its grammar, and a client may have sent a chunk or the end of its
+        request. A worker tells of each load once, so of those that are over nobody speaks.
+        """
+        return [
+            *[GrammarReady(name) for name, live in self.ended.items() if live.waits_for_grammar],
+            *[
+                self.chunk(name, update)
+                for name, live in self.ended.items()
+                for update in find_chunks(self.bounds, live)
+            ],
+        ]
+
     @property
     def is_waited_for(self) -> bool:
         """Whether the engine waits for others: the end of a pause or load, a grammar, or input."""
@@ -238,6 +257,8 @@ class Model:
             return Outcome(results={new.client_index: [refusal]})
         arrived = LiveRequest(new, new.prompt_token_ids, action.shape, new.structured_output)
         self.live = {**self.live, new.request_id: arrived}
+        if new.request_id in self.ended:
+            self.ended = {n: live for n, live in self.ended.items() if n != new.request_id}
         return Outcome()
 
     def _schedule(self) -> Outcome:
@@ -271,7 +292,8 @@ class Model:
         sampled: dict[str, list[int]] = {name: [] for name in step.output.num_scheduled_tokens}
         sampled.update(action.sampled_token_ids)
         results = self.scheduler.update_from_output(step.output, ModelRunnerOutput(sampled))
-        self.live = deliver(self.live, results)
+        known, self.live = self.live, deliver(self.live, results)
+        self._note_ended(known)
         turns = find_turns(self.live, results)
         if turns:
             self.in_flight = void(self.in_flight, turns, drops=True)
@@ -293,10 +315,15 @@ class Model:
 
     def _end(self, action: FinishRequests) -> Outcome:
         self.scheduler.finish_requests(list(action.request_ids), action.status)
-        self.live = {
-            name: live for name, live in self.live.items() if name not in action.request_ids
-        }
+        known = self.live
+        self.live = {name: live for name, live in known.items() if name not in action.request_ids}
+        self._note_ended(known)
         return Outcome()
+
+    def _note_ended(self, known: dict[str, LiveRequest]) -> None:
+        ended = {name: live for name, live in known.items() if name not in self.live}
+        if ended:
+            self.ended = {**self.ended, **ended}
 
     def _control(self, action: Control) -> Outcome:
         scheduler = cast(ControlledScheduler, self.scheduler)
@@ -315,8 +342,7 @@ class Model:
             self.live = hand_over(self.live, action.request_id, action.update)
         else:
             scheduler.grammar_ready(action.request_id)
-            compiled = attrs.evolve(self.live[action.request_id], waits_for_grammar=False)
-            self.live = {**self.live, action.request_id: compiled}
+            self.live = note_compiled(self.live, action.request_id)
         return Outcome()
 
     def _reset(self, action: ResetPrefixCache, scheduler: ControlledScheduler) -> Outcome:

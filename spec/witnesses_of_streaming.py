@@ -55,8 +55,8 @@ def closed_between_turns(config: SchedulerConfig, seen: Transition) -> bool:
 def chunk_waits(config: SchedulerConfig, seen: Transition) -> bool:
     """A chunk arrives before the one before it is answered."""
     assert isinstance(seen.action, StreamingChunk), "`on` says so"
-    live = seen.live[seen.action.request_id]
-    return seen.action.update is not None and not live.waits_for_chunk
+    live = seen.live.get(seen.action.request_id)
+    return live is not None and seen.action.update is not None and not live.waits_for_chunk
 
 
 @witness()

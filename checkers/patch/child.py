@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import IO, Any
@@ -42,7 +43,7 @@ from checkers.patch.protocol import (
     unpack,
     unpack_actions,
 )
-from checkers.patch.reach import Reach
+from checkers.patch.reach import Reach, Watched
 from checkers.run import Run
 from checkers.search import Plan, Search, Walker, make_rules
 from checkers.shrink import Effort
@@ -52,8 +53,6 @@ from spec.transition import Outcome, Transition
 
 PROD_S = 0.2
 """How often it is looked whether the main thread still runs Python code."""
-WATCH_EVERY = 4
-"""Of the rounds; in the others nobody looks which lines are reached."""
 MIB = 1 << 20
 
 
@@ -137,9 +136,8 @@ class Servant:
         """Leads the engine along the states of a setting."""
         rules = self._rules(setting)
         environment = self.job.setting(setting).environment
-        with self.reach.watching():
-            explorer = EngineExplorer(rules, self.engine, environment)
-            found = explorer.run(Budget(seconds=seconds))
+        explorer = EngineExplorer(rules, self._watched_engine(), environment)
+        found = explorer.run(Budget(seconds=seconds))
         failing = None
         if found.failing:
             failing = self._report_failure(setting, run_trial(rules, self.engine, found.failing))
@@ -149,12 +147,12 @@ class Servant:
         led = Led(num_states=found.num_unique, is_complete=found.is_complete, failing=failing)
         return {"led": pack(led), "missing": pack(self.reach.missing())}
 
-    def walk(self, number: int, settings: list[int], seconds: float) -> Any:
+    def walk(self, number: int, settings: list[int], seconds: float, *, is_watched: bool) -> Any:
         """Walks once in each of some settings; returns what is still to be reached."""
         deadline = time.monotonic() + seconds
         for setting in settings:
             self.say("at", setting)
-            self.say("walk", pack(self._walk(setting, number, deadline)))
+            self.say("walk", pack(self._watch(setting, number, deadline, is_watched)))
         return pack(self.reach.missing())
 
     def walked(self, setting: int, number: int) -> Any:
@@ -247,22 +245,34 @@ class Servant:
         number: int,
         deadline: float,
         on_step: Callable[[Transition], None] | None = None,
+        engine: Engine | None = None,
     ) -> Walker:
         plan = Plan(length=self.job.length, seed=self.job.seed, lockstep=self.job.lockstep)
         place = self.job.setting(setting)
         search = Search(self.engine.name, [place.name], plan, deadline=deadline)
-        return Walker(self.engine, place, plan, number, search, on_step=on_step)
+        return Walker(engine or self.engine, place, plan, number, search, on_step=on_step)
 
-    def _walk(self, setting: int, number: int, deadline: float) -> RunReport:
+    def _watch(self, setting: int, number: int, deadline: float, is_watched: bool) -> RunReport:
+        # To look for lines that nothing reaches takes as long as all the rest.
+        if not is_watched:
+            return self._walk(setting, number, deadline)
+        self.reach.ask()
+        report = self._walk(setting, number, deadline, self._watched_engine())
+        return attrs.evolve(report, is_touching=self.reach.answer())
+
+    def _watched_engine(self) -> Engine:
+        return attrs.evolve(self.engine, make=partial(Watched, self.engine.make, self.reach))
+
+    def _walk(
+        self, setting: int, number: int, deadline: float, engine: Engine | None = None
+    ) -> RunReport:
         digest = hashlib.sha256()
 
         def note(seen: Transition) -> None:
             digest.update(repr((seen.action, decision(seen.outcome))).encode())
 
-        walker = self._make_walker(setting, number, deadline, note)
-        # To look for lines that nothing reaches takes twice as long as all the rest.
-        is_watched = number % WATCH_EVERY == 0
-        with hang_alarms(), self.reach.watching() if is_watched else contextlib.nullcontext():
+        walker = self._make_walker(setting, number, deadline, note, engine)
+        with hang_alarms():
             fails = walker.fails()
         if fails:
             try:

@@ -27,13 +27,14 @@ from checkers.patch.protocol import (
     unpack,
 )
 from checkers.patch.reach import Lack, Lines
+from checkers.patch.rounds import Rounds
 from checkers.patch.side import Death, Refused, Side, SideDied
 from checkers.run import Breach
 from checkers.shrink import Effort, shrink
 from checkers.trial import TraceStep, Trial
 from spec.actions import Action
 
-LEAD_SHARE, WALK_SHARE, FAILING_SHARE = 0.3, 0.9, 0.5
+LEAD_SHARE, WALK_SHARE, FAILING_SHARE = 0.2, 0.9, 0.5
 """Of the time: until when the engine is led, until when it walks, and until when it does if
 something is to be shrunk."""
 MAX_TRIED = 8
@@ -79,6 +80,15 @@ class Found:
     """Those that were not cut off by the time, by side."""
     num_failing: Counter[str] = field(factory=Counter)
     num_rounds: int = 0
+    """Of walks, that were not cut off."""
+    num_wanted: int = 0
+    """How many rounds there should be."""
+    seconds: float = 0.0
+    """The time there was for all of it."""
+    num_drawn: int = 0
+    """Settings drawn at random in which a side walked."""
+    touched: list[int] = field(factory=list)
+    """Settings, by their places, in which a walk touched the change."""
     num_states: int = 0
     """To which head was led."""
     num_states_alike: int = 0
@@ -117,15 +127,18 @@ class Comparison:
         self.head = head
         self.say = say
         self.settings = head.job.settings
-        self.found = Found(missing={**base.job.lines, **head.job.lines})
+        self.rounds = Rounds(head.job)
+        self.found = Found(
+            missing={**base.job.lines, **head.job.lines},
+            num_wanted=self.rounds.num_wanted,
+            seconds=seconds,
+        )
         for path, operands in {**base.job.operands, **head.job.operands}.items():
             self.found.absent[path] = {operand: {} for operand in operands}
         self.started = time.monotonic()
         self.seconds = seconds
         self.failing: dict[str, list[RunReport]] = {"base": [], "head": []}
         self.differing: list[RunReport] = []
-        # Settings in which neither side has died.
-        self.open = list(range(len(self.settings)))
         # Whether both processes have loaded their engine.
         self.has_both = False
 
@@ -205,11 +218,12 @@ class Comparison:
             self.found.num_states_alike += min(num_states.values())
 
     def _walk(self) -> None:
-        """Rounds of walks, one in each setting, the same on both sides."""
-        limit = self.head.job.num_walks
-        while self.open and not 0 < limit <= self.found.num_rounds:
-            seconds = self._left(self._walk_share())
-            if seconds <= 0:
+        """Rounds of walks, one in each setting where the change can show, alike on both sides."""
+        limit, drawn = self.head.job.num_walks, set[int]()
+        while not 0 < limit <= self.found.num_rounds:
+            seconds, number = self._left(self._walk_share()), self.found.num_rounds
+            places = self.rounds.choose(number)
+            if seconds <= 0 or not places:
                 return
             walks: dict[tuple[str, int], RunReport] = {}
 
@@ -218,21 +232,28 @@ class Comparison:
                     report = unpack(value, RunReport)
                     walks[side, report.setting] = report
 
-            number = self.found.num_rounds
             self.say(
                 f"walking: {self.found.num_walks['head']:,} walks of head, "
                 f"{len(self.failing['head'])} failed"
             )
-            places = [*self.open, *self.head.job.places_drawn(number)]
-            answers = self._both("walk", seconds, note, number=number, settings=places)
+            is_full = self.rounds.is_full(number)
+            answers = self._both(
+                "walk", seconds, note, number=number, settings=places, is_watched=is_full
+            )
             for name, missing in answers.items():
                 self._note_missing(self._side(name), missing)
             self._note_walks(walks)
+            self.rounds.note([place for (_, place), walk in walks.items() if walk.is_touching])
+            self.found.touched = list(self.rounds.touched)
+            drawn.update(place for _, place in walks if place >= len(self.settings))
+            self.found.num_drawn = len(drawn)
             if not any(walk.is_cut for walk in walks.values()):
                 self.found.num_rounds += 1
 
     def _walk_share(self) -> float:
-        return FAILING_SHARE if any(self.failing.values()) or self.differing else WALK_SHARE
+        is_enough = self.found.num_rounds >= self.rounds.num_wanted
+        has_more = is_enough and (self.failing["base"] or self.differing)
+        return FAILING_SHARE if self.failing["head"] or has_more else WALK_SHARE
 
     def _note_walks(self, walks: dict[tuple[str, int], RunReport]) -> None:
         walks = {place: walk for place, walk in walks.items() if not walk.is_cut}
@@ -323,7 +344,7 @@ class Comparison:
         small = shrink(
             _trial(run.actions, Breach(name, "", ())),
             attempt,
-            self.head.job.settings[setting],
+            self.head.job.setting(setting),
             Effort(seconds=seconds),
         )
         if small.is_interrupted:
@@ -457,8 +478,8 @@ class Comparison:
     def _bury(self, side: Side, death: Death) -> None:
         """Notes a death, and starts the side again; neither comes to that setting any more."""
         self.found.deaths.append(death)
-        if death.setting in self.open:
-            self.open.remove(death.setting)
+        if death.setting is not None:
+            self.rounds.closed.add(death.setting)
         side.close()
         side.start()
         try:

@@ -116,6 +116,9 @@ class Findings:
                 "num_changed_lines": self._num_lines(),
                 "num_reached_lines": self._num_reached(),
                 "num_states": found.num_states,
+                "num_rounds": found.num_rounds,
+                "num_drawn": found.num_drawn,
+                "touched": [job.setting(place).name for place in found.touched],
                 "num_walks": {side: found.num_walks[side] for side in ("base", "head")},
                 "num_failing": {side: found.num_failing[side] for side in ("base", "head")},
                 "num_alike": found.num_alike,
@@ -128,10 +131,13 @@ class Findings:
     def _describe_lack(self) -> tuple[str, ...]:
         """Why too little was looked at."""
         found = self.found
-        if found.refused or found.deaths or found.interrupted_by:
-            return ()  # The reason stands elsewhere.
-        if not found.num_rounds:
-            return ("the time was over before one walk in each setting; raise --time-budget",)
+        is_broken = any(example.kind == "introduced" for example in found.examples)
+        if is_broken or found.refused or found.deaths or found.interrupted_by:
+            return ()  # The reason stands elsewhere, or none is needed.
+        if found.num_rounds < found.num_wanted:
+            walks = f"{count(found.num_walks['head'], 'walk')} of head"
+            rounds = f"{found.num_rounds} of {count(found.num_wanted, 'round')}"
+            return (f"only {walks}, {rounds}, fit in {found.seconds:g} s; give --time-budget more",)
         is_old = any(example.kind == "there before" for example in found.examples)
         num_walks, num_failing = found.num_walks["head"], found.num_failing["head"]
         if is_old and num_walks - num_failing < MIN_WHOLE * num_walks:
@@ -157,13 +163,14 @@ class Findings:
             yield make_line(
                 "led", f"to {found.num_states:,} states of the spec; {complete} completely"
             )
-        num_mixed = self.job.num_mixed
-        drawn = f" and {num_mixed} drawn at random in each round" if num_mixed else ""
+        drawn = f" and {found.num_drawn:,} drawn at random" if found.num_drawn else ""
         yield make_line(
             "walks",
             f"{found.num_walks['base']:,} of base, {found.num_walks['head']:,} of head, over "
-            f"{count(len(self.job.settings), 'setting')}{drawn}, seed={self.job.seed}",
+            f"{count(len(self.job.settings), 'setting')}{drawn}, in "
+            f"{count(found.num_rounds, 'round')}, seed={self.job.seed}",
         )
+        yield make_line("touching", self._describe_touching())
         yield make_line(
             "failed",
             f"{found.num_failing['base']:,} runs of base, {found.num_failing['head']:,} of head",
@@ -171,6 +178,13 @@ class Findings:
         beside = "beside the spec" if self.job.lockstep else "no; invariants judge every walk"
         yield make_line("lockstep", beside)
         yield from self._describe_sameness()
+
+    def _describe_touching(self) -> str:
+        """In how many settings the change can show, as far as walks have told."""
+        found, num_named = self.found, len(self.job.settings)
+        num = sum(place < num_named for place in found.touched)
+        drawn = f" and {len(found.touched) - num:,} of those drawn" if found.num_drawn else ""
+        return f"{num} of {count(num_named, 'setting')}{drawn} ran it with all it works with"
 
     def _describe_sameness(self) -> Iterator[str]:
         """Says that nothing tells head from base, if nothing does."""

@@ -77,6 +77,8 @@ class RunReport:
     """Of a failing run."""
     moody: str = ""
     """Why it cannot be repeated."""
+    is_touching: bool = False
+    """Whether it ran a changed line with all that this works with; only of a watched walk."""
 
 
 @frozen(kw_only=True)

@@ -132,10 +132,13 @@ class Vllm:
         }
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
-        """Ends requests."""
+        """Ends requests, one by one: vLLM frees those of one call in the order of a set."""
         from vllm.v1.request import RequestStatus as Status
 
-        ended = self.scheduler.finish_requests(list(request_ids), Status[finished_status.name])
+        ids, status = list(request_ids), Status[finished_status.name]
+        num_known = sum(name in self.scheduler.requests for name in ids)
+        calls = [ids] if num_known < 2 else [[name] for name in ids]
+        ended = [r for call in calls for r in self.scheduler.finish_requests(call, status)]
         for name in [request.request_id for request in ended]:
             if name in self.scheduler.requests:
                 self.abandoned.append(name)

@@ -70,7 +70,7 @@ def what_never_fits_is_refused(config: SchedulerConfig, seen: Transition) -> Ite
     if (seen.outcome.results or {}) != expected:
         yield (
             f"{new.request_id} {'may' if is_too_large else 'cannot'} outgrow the pool, "
-            f"however its client is sent {seen.outcome.results or 'nothing'}"
+            f"however {describe_refusal(seen.outcome.results)}"
         )
 
 
@@ -86,6 +86,17 @@ def a_reset_forgets_all_or_nothing(config: SchedulerConfig, seen: Transition) ->
         yield f"{after} can be found, {before} before; held are {sorted(seen.after.ref_cnt)}"
     if seen.outcome.is_reset != is_reset:
         yield f"the answer is {seen.outcome.is_reset}; held are {sorted(seen.after.ref_cnt)}"
+
+
+def describe_refusal(results: dict[int, list[EngineCoreOutput]] | None) -> str:
+    """What the clients are sent at an arrival."""
+    sent = [
+        f"client {client_index} is sent {output.new_token_ids} for {output.request_id} "
+        f"with finish_reason={output.finish_reason}"
+        for client_index, outputs in (results or {}).items()
+        for output in outputs
+    ]
+    return " and ".join(sent) or "it is taken"
 
 
 def count_blocks_to_hold(config: SchedulerConfig, new: NewRequest) -> int:

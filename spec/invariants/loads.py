@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from spec.actions import KVReceived, Schedule, UpdateFromOutput
 from spec.block_pool import cdiv
+from spec.gates import num_blocks_of_sequence, num_reserved_blocks
 from spec.gates_of_loads import begins_load, is_loading, num_beside, num_lacked
 from spec.interface import RetainedBlocks, SchedulerConfig
 from spec.invariants.counters import WAITING_FOR_KV
@@ -138,31 +139,53 @@ def loads_leave_room_for_prefills(config: SchedulerConfig, seen: Transition) -> 
     """A load begins only if others can still be computed to the end of what they know.
 
     They are those who are computed or loaded in part: a load holds its blocks and cannot be
-    preempted, so two of them might wait for each other for ever.
+    preempted, so two of them might wait for each other for ever. With the whole-sequence gate its
+    whole sequence must fit, too; where that reserves, beside what those who run still need.
     """
     for name in seen.before.waiting:
         if not begins_load(seen, name) or name not in seen.after.requests:
             continue
-        later = seen.before.waiting[seen.before.waiting.index(name) :]
         tables = tables_at_turn(seen, name)
         held = {block_id for table in tables.values() for block_id in table}
         held.update(b for kept in seen.after.retained for b in kept.block_ids)
-        request = seen.after.requests[name]
-        num_taken = len(set(request.block_ids) - held)
-        num_reserved = cdiv(num_beside(config), config.block_size)
-        num_reserved += sum(num_lacked_then(config, seen, n, t) for n, t in tables.items())
-        num_blocks = num_taken + num_reserved
-        if config.scheduler_reserve_full_isl:
-            num_tokens = min(request.num_tokens, config.max_model_len)
-            num_later = cdiv(num_tokens, config.block_size) - len(request.block_ids)
-            num_blocks = max(num_blocks, num_taken + num_later)
-        running = [n for n in seen.after.running if n in tables and n not in later]
-        num_blocks += config.num_watermark_blocks if running else 0
-        if num_blocks > config.num_blocks - len(held):
-            yield (
-                f"{name} takes {num_taken} blocks for a load and {num_reserved} are reserved, "
-                f"however {config.num_blocks - len(held)} are free"
-            )
+        num_free = config.num_blocks - len(held)
+        for shares in shares_of_load(config, seen, name, tables, held):
+            num_blocks = sum(shares.values())
+            if num_blocks > num_free:
+                parts = ", ".join(f"{share} {what}" for what, share in shares.items() if share)
+                yield (
+                    f"{name} begins a load, for which {num_blocks} blocks must be free ({parts}), "
+                    f"however {num_free} are"
+                )
+
+
+def shares_of_load(
+    config: SchedulerConfig,
+    seen: Transition,
+    name: str,
+    tables: dict[str, list[int]],
+    held: set[int],
+) -> Iterator[dict[str, int]]:
+    """Yields what must have been free when a load began, part by part; by blocks that are held."""
+    request = seen.after.requests[name]
+    later = seen.before.waiting[seen.before.waiting.index(name) :]
+    running = [n for n in seen.after.running if n in tables and n not in later]
+    watermark = {"as the watermark": config.num_watermark_blocks} if running else {}
+    num_taken = len(set(request.block_ids) - held)
+    num_lacking = sum(num_lacked_then(config, seen, n, t) for n, t in tables.items())
+    yield {
+        "for what is loaded": num_taken,
+        "for prompts in part": num_lacking,
+        "for a step of drafts": cdiv(num_beside(config), config.block_size),
+        **watermark,
+    }
+    if config.scheduler_reserve_full_isl:
+        num_later = num_blocks_of_sequence(config, request) - len(request.block_ids)
+        yield {
+            "for its whole sequence": num_taken + num_later,
+            "reserved for who runs": num_reserved_blocks(config, seen.after, running),
+            **watermark,
+        }
 
 
 def tables_at_turn(seen: Transition, name: str) -> dict[str, list[int]]:

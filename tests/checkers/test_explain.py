@@ -68,13 +68,38 @@ def test_every_call_begins_a_new_log():
             {"num_blocks": 1},
             3,
             "room for B",
-            "3 of 3 tokens, a hit of 0 blocks, 0 free blocks, 0 reserved",
+            "3 of 3 tokens beyond a hit of 0 blocks take 1, the whole sequence 1, 0 are free",
+        ),
+        (
+            {
+                "num_blocks": 4,
+                "long_prefill_token_threshold": 4,
+                "reserve_admitted_prefills": True,
+                "num_watermark_blocks": 1,
+            },
+            8,
+            "room for B",
+            (
+                "4 of 8 tokens beyond a hit of 0 blocks take 1, the whole sequence 2 "
+                "beside 1 reserved for who runs, a watermark of 1 beside it, 3 are free"
+            ),
         ),
         (
             {"max_num_batched_tokens": 31, "enable_chunked_prefill": False},
             20,
             "chunked prefill, or the whole prompt fits the budget",
             "20 tokens, token budget 11",
+        ),
+        (
+            {
+                "max_num_batched_tokens": 32,
+                "enable_chunked_prefill": False,
+                "num_speculative_tokens": 1,
+                "num_draft_slots": 1,
+            },
+            16,
+            "chunked prefill, or the whole prompt fits the budget",
+            "16 tokens, token budget 16, input budget 15 less 1 for draft slots",
         ),
         (
             {
@@ -151,7 +176,8 @@ def test_a_load_that_is_refused_is_explained():
     driver.schedule()
     assert (
         "pass 2: gate “room to load A” refuses "
-        "(8 tokens, a hit of 0 blocks, 3 free blocks, 2 for prefills)"
+        "(8 tokens beyond a hit of 0 blocks take 2 beside 2 for prefills, the whole sequence 3, "
+        "3 are free)"
     ) == driver.scheduler.log[-1]
 
 

@@ -193,6 +193,31 @@ def forget(seen):
         )
 
 
+def evicting(free_block_ids, **options):
+    """What lockstep finds of an engine whose one free prefix, of two blocks, stands in an order."""
+    config = make_config(enable_prefix_caching=True, num_blocks=3)
+    engine = Altered(config)
+    run, lockstep = Run(config, engine), Lockstep(config, **options)
+    for action in (AddRequest(make_request("A", 9, max_tokens=1)), Schedule()):
+        assert lockstep.step(run.step(action)) is None
+    engine.alter_seen = lambda seen: setattr(seen, "free_block_ids", free_block_ids)
+    return lockstep.step(run.step(UpdateFromOutput({"A": [7]})))
+
+
+def test_what_is_found_is_evicted_in_one_order():
+    """Free blocks with content have their order; where those without stand, nobody sees."""
+    assert evicting([3, 2, 1]) is None
+    assert evicting([2, 3, 1]) is None
+    assert ("free_block_ids that can be found: the spec has [2, 1], the engine has [1, 2]",) == (
+        evicting([3, 1, 2]).evidence
+    )
+
+
+def test_the_order_of_evictions_may_be_left_open():
+    """A recording may have freed several requests at once, in an order that nobody knows."""
+    assert evicting([3, 1, 2], with_evictions=False) is None
+
+
 def test_what_an_engine_cannot_tell_is_not_compared():
     """None stands for a field that a release lacks, and is no difference; the rest is compared."""
 

@@ -9,9 +9,10 @@ import attrs
 import pytest
 
 from checkers.configs import Setting
+from checkers.counterexample import rerun
 from checkers.engines import load_engine
 from checkers.errors import HarnessError
-from checkers.mixed import draw_config, draw_setting, find_setting, is_mixed
+from checkers.mixed import EOS, STOP, Mix, draw_config, draw_setting, find_setting, is_mixed
 from checkers.search import Plan, search
 from spec.dialects import DIALECTS
 from spec.interface import SchedulerConfig
@@ -97,10 +98,28 @@ def test_every_choice_of_a_dialect_is_drawn_but_no_fault(drawn):
     assert changed == usual.keys() - DIALECTS["vllm-0.33.0-as-released"].keys()
 
 
+def test_some_settings_are_about_little():
+    """What a setting is about is on, and no other feature: what is rare shows there."""
+    about = Mix(Random(0), frozenset(("loads", "reserve")))
+    config = draw_config(about, async_scheduling=True, wait_for_stale_output=True)
+    assert (True, True) == (config.load_kv_async, config.reserve_admitted_prefills)
+    assert (0, 0, 0, False) == (
+        config.max_loras,
+        config.num_speculative_tokens,
+        config.num_watermark_blocks,
+        config.reject_too_large,
+    )
+
+
+def test_drafts_may_end_a_request(drawn):
+    """Among drafts are tokens that stop a request, which then ends amid what was accepted."""
+    assert any({EOS, STOP} & {*setting.environment.draft_token_ids} for setting in drawn)
+
+
 def test_a_field_may_be_fixed():
     """What is given is not drawn."""
     fixed = {"block_size": 2, "num_blocks": 5, "policy": "priority", "max_model_len": 8}
-    config = draw_config(Random(0), **fixed)
+    config = draw_config(Mix(Random(0)), **fixed)
     assert fixed == {name: getattr(config, name) for name in fixed}
 
 
@@ -116,12 +135,26 @@ def test_the_specification_breaks_no_rule_in_them():
     assert (40, "holds") == (found.num_judged_walks, found.verdict)
 
 
+TOO_MUCH = ("max_loras", "num_watermark_blocks", "long_prefill_token_threshold", "load_kv_async")
+
+
 def test_what_no_named_setting_shows_is_found():
-    """An engine that takes one budget for the other breaks a rule where the two differ."""
+    """An engine that takes one budget for the other breaks a rule where the two differ.
+
+    What else was drawn is left out of the counterexample, as far as it fails without.
+    """
     engine = engine_of(TakesTheInputBudget)
     named = [find_setting(name) for name in ("plain", "async")]
     assert "holds" == search(engine, named, Plan(num_walks=2)).verdict
     found = search(engine, named, Plan(num_walks=2, num_mixed=40)).counterexample
     assert found is not None
     assert "token_budget_is_kept" == found.breach.name
-    assert find_setting(found.setting).scheduler == found.config
+    name, _, what = found.setting.partition(", ")
+    drawn = find_setting(name).scheduler
+    kept = {"max_num_batched_tokens", "max_num_scheduled_tokens"}
+    assert ("simplified", {name: getattr(drawn, name) for name in kept}) == (
+        what,
+        {name: getattr(found.config, name) for name in kept},
+    )
+    assert [] == [name for name in TOO_MUCH if getattr(found.config, name)]
+    assert found == rerun(found, engine)[1]

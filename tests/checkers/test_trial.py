@@ -44,6 +44,7 @@ CONTROLLED = ["pauses", "refusals", "grammars", "loras", "resets", "streaming"]
 RESUMABLE = attrs.evolve(A, resumable=True)
 CHUNK = StreamingChunk("a", StreamingUpdate(prompt_token_ids=(0,), max_tokens=1))
 TOO_LONG = StreamingUpdate(prompt_token_ids=(0,) * TINY.scheduler.max_model_len, max_tokens=1)
+ABORT_A, ABORT_BOTH = FinishRequests(("a",)), FinishRequests(("a", "b"))
 WITH_GRAMMAR = attrs.evolve(A, structured_output=True)
 RULES = make_rules(load_engine("spec"), TINY)
 RUN = [AddRequest(A), Schedule(), UpdateFromOutput({"a": [0]}), Schedule(), FinishRequests(("a",))]
@@ -82,6 +83,8 @@ def test_what_cannot_happen_any_more_is_left_out(seed, dropped):
         ([], FinishRequests(("a",)), None),
         ([AddRequest(A)], AddRequest(A), None),
         ([AddRequest(A)], FinishRequests(("a", "b")), FinishRequests(("a",))),
+        ([AddRequest(A), AddRequest(B), ABORT_A], ABORT_BOTH, ABORT_BOTH),
+        ([AddRequest(A), ABORT_A], ABORT_A, ABORT_A),
         ([AddRequest(A), Schedule()], Schedule(), None),
         ([AddRequest(A), Schedule()], UpdateFromOutput({}), UpdateFromOutput({"a": [0]})),
         ([AddRequest(A), Schedule(), FinishRequests(("a",))], AddRequest(A), None),
@@ -92,15 +95,23 @@ def test_what_cannot_happen_any_more_is_left_out(seed, dropped):
         ([AddRequest(A)], GrammarReady("a"), None),
         ([AddRequest(WITH_GRAMMAR)], GrammarReady("a"), GrammarReady("a")),
         ([AddRequest(WITH_GRAMMAR), GrammarReady("a")], GrammarReady("a"), None),
+        ([AddRequest(WITH_GRAMMAR), ABORT_A], GrammarReady("a"), GrammarReady("a")),
+        ([AddRequest(A), ABORT_A], GrammarReady("a"), None),
         ([AddRequest(A)], CHUNK, None),
         ([AddRequest(RESUMABLE)], CHUNK, CHUNK),
         ([AddRequest(RESUMABLE)], StreamingChunk("a", TOO_LONG), None),
         ([AddRequest(RESUMABLE), StreamingChunk("a", None)], CHUNK, None),
+        ([AddRequest(RESUMABLE), ABORT_A], CHUNK, CHUNK),
+        ([AddRequest(A), ABORT_A], CHUNK, None),
+        ([AddRequest(RESUMABLE), ABORT_A, AddRequest(A)], CHUNK, None),
         ([], CHUNK, None),
     ],
 )
 def test_an_action_happens_as_far_as_it_can(before, wanted, possible):
-    """An id is not in use twice, nor while it is in flight; the dead sample nothing."""
+    """An id is not in use twice, nor while it is in flight; the dead sample nothing.
+
+    But they may be named by somebody who has not heard of their end.
+    """
     model = Model(None, ReferenceScheduler(TINY.scheduler))
     for action in before:
         model.do(action)

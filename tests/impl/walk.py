@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from attrs import Factory, define, field
 
-from checkers.mixed import draw_config
+from checkers.mixed import Mix, draw_config
 from impl.scheduler import FastScheduler
 from spec.actions import (
     Action,
@@ -55,7 +55,7 @@ def make_config(rng: Random, **fixed: Any) -> SchedulerConfig:
     while True:
         faults = {name: rng.random() < 0.2 for name in DIALECTS["vllm-0.33.0-as-released"]}
         with suppress(ConfigError):
-            return draw_config(rng, **{**faults, **fixed})
+            return draw_config(Mix(rng), **{**faults, **fixed})
 
 
 @define

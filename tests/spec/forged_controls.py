@@ -147,7 +147,7 @@ def _a_grammar_that_was_forgotten(seen: Transition) -> None:
 @breaks(
     "what_never_fits_is_refused",
     a_refusal,
-    "A may outgrow the pool, however its client is sent nothing",
+    "A may outgrow the pool, however it is taken",
 )
 def _nobody_is_refused(seen: Transition) -> None:
     seen.outcome.results = None
@@ -156,8 +156,7 @@ def _nobody_is_refused(seen: Transition) -> None:
 @breaks(
     "what_never_fits_is_refused",
     an_arrival_that_fits,
-    "A cannot outgrow the pool, however its client is sent "
-    "{0: [EngineCoreOutput(request_id='A', new_token_ids=[], finish_reason='error')]}",
+    "A cannot outgrow the pool, however client 0 is sent [] for A with finish_reason=error",
 )
 def _who_fits_is_refused(seen: Transition) -> None:
     seen.outcome.results = {0: [EngineCoreOutput("A", [], "error")]}

@@ -21,6 +21,18 @@ def a_load_beside_a_prompt() -> Made:
     return config, Story(config, make_request("B", 12), remote(8)).schedule()
 
 
+def a_load_beside_a_reserve() -> Made:
+    """B has computed 4 of its 12 tokens and A's load begins; all 7 blocks are spoken for."""
+    config = make_config(
+        load_kv_async=True,
+        num_blocks=7,
+        long_prefill_token_threshold=4,
+        reserve_admitted_prefills=True,
+        num_watermark_blocks=1,
+    )
+    return config, Story(config, make_request("B", 12), remote(12)).schedule()
+
+
 def a_load_before_others() -> Made:
     """A waits for its KV in blocks 1 and 2, and C behind it for a seat, which B has."""
     config = make_config(load_kv_async=True, max_num_seqs=1)
@@ -222,7 +234,8 @@ def _a_load_does_not_wait(seen: Transition) -> None:
 @breaks(
     "loads_leave_room_for_prefills",
     a_load_beside_a_prompt,
-    "A takes 2 blocks for a load and 3 are reserved, however 4 are free",
+    "A begins a load, for which 5 blocks must be free "
+    "(2 for what is loaded, 3 for prompts in part), however 4 are",
 )
 def _a_prompt_that_needs_a_block_more(seen: Transition) -> None:
     seen.before.requests["B"].num_tokens = 13
@@ -230,8 +243,19 @@ def _a_prompt_that_needs_a_block_more(seen: Transition) -> None:
 
 @breaks(
     "loads_leave_room_for_prefills",
+    a_load_beside_a_reserve,
+    "A begins a load, for which 7 blocks must be free "
+    "(3 for its whole sequence, 3 reserved for who runs, 1 as the watermark), however 6 are",
+)
+def _a_reserve_that_needs_a_block_more(seen: Transition) -> None:
+    seen.after.requests["B"].num_tokens = 13
+
+
+@breaks(
+    "loads_leave_room_for_prefills",
     a_load_beside_a_prompt,
-    "A takes 2 blocks for a load and 3 are reserved, however 4 are free",
+    "A begins a load, for which 5 blocks must be free "
+    "(2 for what is loaded, 3 for prompts in part), however 4 are",
 )
 def _an_output_that_is_computed_again_needs_a_block_more(seen: Transition) -> None:
     seen.before.requests["B"].num_prompt_tokens = 1

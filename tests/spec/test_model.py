@@ -9,11 +9,25 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.actions import Action, AddRequest, FinishRequests, Schedule, UpdateFromOutput
+from spec.actions import (
+    Action,
+    AddRequest,
+    FinishRequests,
+    GrammarReady,
+    Schedule,
+    StreamingChunk,
+    UpdateFromOutput,
+)
 from spec.books import deliver
 from spec.dialects import DIALECTS
 from spec.environment import Environment
-from spec.interface import ConfigError, EngineCoreOutput, RequestStatus, SchedulerConfig
+from spec.interface import (
+    ConfigError,
+    EngineCoreOutput,
+    RequestStatus,
+    SchedulerConfig,
+    StreamingUpdate,
+)
 from spec.model import Model
 from spec.scheduler import ReferenceScheduler
 from spec.transition import LiveRequest, Outcome, Transition
@@ -138,6 +152,42 @@ def test_a_model_without_environment_has_no_menu() -> None:
     """A model that replays actions cannot say what may happen next."""
     with pytest.raises(AssertionError, match="has no menu"):
         Driver(make_config()).enabled_actions()
+
+
+def test_not_everybody_has_heard_of_an_end() -> None:
+    """Of who was aborted a grammar or a chunk may still be told, which changes nothing."""
+    chunk = StreamingUpdate(prompt_token_ids=(1,), max_tokens=1)
+    driver = Driver(
+        make_config(),
+        make_request("A", 3, structured_output=True),
+        make_request("B", 3, resumable=True),
+        make_request("C", 3, max_tokens=1),
+    )
+    driver.environment = Environment(
+        shapes=tuple(live.new for live in driver.live.values()),
+        max_live_requests=3,
+        chunks=(chunk,),
+        max_session_tokens=16,
+    )
+    driver.step()
+    driver.abort("A")
+    driver.abort("B")
+    assert ["C", "A", "B"] == list(driver.ended)
+    late = driver.late_controls()
+    assert [GrammarReady("A"), driver.chunk("B", chunk), StreamingChunk("B", None)] == late
+    before = driver.scheduler.observe()
+    for action in [*late, FinishRequests(("B", "C"))]:
+        driver.do(action)
+        assert (before, {}) == (driver.scheduler.observe(), driver.live)
+
+
+def test_a_name_may_be_used_again() -> None:
+    """Who arrives under the name of one that has ended is alive."""
+    driver = Driver(make_config(), make_request("A", 3))
+    driver.abort("A")
+    assert ["A"] == list(driver.ended)
+    driver.add(make_request("A", 3))
+    assert ([], ["A"]) == (list(driver.ended), list(driver.live))
 
 
 # ---- the books -----------------------------------------------------------------------------------

@@ -311,3 +311,17 @@ def a_reset_drops_one_token_only(original: Method) -> Method:
         return is_dropped
 
     return _drops_stale_output
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler.grammar_ready",
+    setting="grammars",
+    caught_by="engine_raises",
+)
+def a_grammar_needs_its_request(original: Method) -> Method:
+    """A grammar is compiled after its request was aborted, and the engine dies."""
+
+    def grammar_ready(self: Any, request_id: str) -> None:
+        original(self, self.requests[request_id].request_id)
+
+    return grammar_ready

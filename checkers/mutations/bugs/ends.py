@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 from checkers.mutations.registry import mutation
@@ -78,6 +79,38 @@ def a_dropped_token_is_kept(original: Method) -> Method:
         if is_stale:
             request.token_ids.extend(sampled)
             request.num_tokens += len(sampled)
+        return sent
+
+    return _settle
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler.finish_requests",
+    setting="plain",
+    caught_by="an_abort_ends_at_once",
+)
+def an_abort_stops_at_who_has_ended(original: Method) -> Method:
+    """Of requests that are aborted together, those named after one that has ended go on."""
+
+    def finish_requests(self: Any, request_ids: Any, finished_status: RequestStatus) -> None:
+        original(self, takewhile(self.requests.__contains__, request_ids), finished_status)
+
+    return finish_requests
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._settle",
+    setting="deep-drafts",
+    caught_by="stops_are_in_order",
+)
+def only_the_last_of_a_row_is_a_stop_token(original: Method) -> Method:
+    """A stop token among accepted drafts is overlooked, and the text goes on behind it."""
+
+    def _settle(self: Any, request: Any, num_scheduled_tokens: int, sampled: list[int]) -> Any:
+        stop_token_ids = request.stop_token_ids
+        request.stop_token_ids = stop_token_ids.intersection(sampled[-1:])
+        sent = original(self, request, num_scheduled_tokens, sampled)
+        request.stop_token_ids = stop_token_ids
         return sent
 
     return _settle

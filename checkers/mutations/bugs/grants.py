@@ -359,3 +359,20 @@ def a_hit_does_not_count_where_prompts_are_whole(original: Method) -> Method:
         return bool(original(self, self._next_queue().peek_request().num_tokens))
 
     return _may_be_cut
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._load_head",
+    setting="reserved-loads",
+    caught_by="loads_leave_room_for_prefills",
+)
+def a_load_takes_what_is_reserved(original: Method) -> Method:
+    """The reserve-aware gate leaves alone what admitted prompts need, unless a load begins."""
+
+    def _load_head(self: Any, request: Any, end: int, hit: Any) -> bool:
+        num_reserved_blocks, self.num_reserved_blocks = self.num_reserved_blocks, 0
+        has_begun = bool(original(self, request, end, hit))
+        self.num_reserved_blocks = num_reserved_blocks
+        return has_begun
+
+    return _load_head

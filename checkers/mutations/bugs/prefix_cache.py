@@ -250,3 +250,22 @@ def blocks_of_the_same_step_are_hit(original: Method) -> Method:
         self._publish_granted()
 
     return _admit
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler._free_abandoned",
+    setting="abandoned-hits",
+    caught_by="same_as_spec",
+)
+def an_abandoned_load_is_evicted_from_its_head(original: Method) -> Method:
+    """What an abandoned load held is freed first to last, so that the head of a prefix goes first.
+
+    Later prompts then find less of it, or nothing.
+    """
+
+    def _free_abandoned(self: Any, request_id: str) -> None:
+        fence, block_ids = self.abandoned_loads[request_id]
+        self.abandoned_loads[request_id] = (fence, block_ids[::-1])
+        original(self, request_id)
+
+    return _free_abandoned

@@ -469,6 +469,7 @@ def an_abort_waits_for_a_load_that_is_over(original: Method) -> Method:
 @mutation(
     target="impl.scheduler:FastScheduler._is_loading",
     setting="deferred-frees",
+    changes=("num_blocks=6",),
     caught_by="blocks_are_kept_back_while_written",
 )
 def an_abort_waits_for_a_load_that_never_began(original: Method) -> Method:

@@ -62,7 +62,7 @@ def finished_ids_are_told_again(original: Method) -> Method:
 
 @mutation(
     target="impl.scheduler:FastScheduler._end_step",
-    setting="async",
+    setting="pauses",
     caught_by="finished_ids_are_told_once",
     source="vLLM #6266",
 )
