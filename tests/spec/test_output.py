@@ -80,7 +80,8 @@ def test_output_is_consistent(config: SchedulerConfig, walk_choices: list[int]) 
         output = driver.schedule()
         total = output.total_num_scheduled_tokens
         assert config.max_num_scheduled_tokens - total == driver.scheduler.token_budget
-        assert config.max_num_batched_tokens - total == driver.scheduler.input_budget
+        num_slots = config.num_draft_slots * len(output.num_scheduled_tokens)
+        assert config.max_num_batched_tokens - total - num_slots == driver.scheduler.input_budget
         assert min(driver.scheduler.token_budget, driver.scheduler.input_budget) >= 0
         starts = start_positions(output)
         assert set(output.num_scheduled_tokens) == set(starts)
