@@ -151,7 +151,7 @@ def _walks(default: int) -> Any:
     help="Recorded runs of a real engine, files or folders: held against the spec, and the "
     "engine led along them.",
 )
-@_options(CONFIG, SEED, _walks(40), ENGINE_TIME, OUT, FORMAT)
+@_options(CONFIG, SEED, _walks(30), ENGINE_TIME, OUT, FORMAT)
 def verify(
     engine: str,
     *,
