@@ -83,26 +83,38 @@ def load_engine(name: str, time_limit_s: float = 10.0) -> Engine:
     Raises `HarnessError` if there is none.
     """
     target = ENGINES.get(name, name)
-    module_name, _, attribute = target.partition(":")
-    if not attribute:
+    if not target.partition(":")[2]:
         known = ", ".join(sorted(ENGINES))
         raise HarnessError(f"engine {name!r} is unknown; name one of {known}, or module:attribute")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
-    try:
-        make = getattr(importlib.import_module(module_name), attribute)
+    with importing(f"engine {name!r}"):
+        make = import_attribute(target)
         getattr(make, "prepare", _nothing)()
-    except (Exception, SystemExit) as error:  # An engine's module may fail in any way.
-        raise HarnessError(
-            f"engine {name!r} cannot be imported: {type(error).__name__}: {error}; "
-            "name a module that can, and an attribute of it"
-        ) from error
     if not callable(make):
         raise HarnessError(
             f"engine {name!r} is a {type(make).__name__}; "
             "name a callable that takes a SchedulerConfig"
         )
     return Engine(name, cast(EngineFactory, make), time_limit_s)
+
+
+def import_attribute(target: str) -> Any:
+    """Returns what stands behind `module:attribute`; raises whatever its module raises."""
+    module_name, _, attribute = target.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
+    return getattr(importlib.import_module(module_name), attribute)
+
+
+@contextmanager
+def importing(what: str) -> Iterator[None]:
+    """Lets an import that fails be a `HarnessError`; somebody else's module may fail in any way."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise HarnessError(
+            f"{what} cannot be imported: {type(error).__name__}: {error}; "
+            "name a module that can, and an attribute of it"
+        ) from error
 
 
 def _nothing() -> None:

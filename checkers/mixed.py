@@ -8,15 +8,16 @@ now and then; what is rare needs the other half, in which a few are on in full, 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 from attrs import frozen
 
 from checkers.configs import Setting, load_setting
+from spec.dialects import CHOICES
 from spec.environment import Environment
 from spec.interface import (
     ConfigError,
@@ -91,23 +92,23 @@ def is_mixed(setting: Setting) -> bool:
 def draw_setting(seed: int, number: int) -> Setting:
     """One of the settings of a seed; what is drawn and makes no sense is drawn again."""
     name = f"{PREFIX}{seed}-{number}"
-    for attempt in itertools.count():
-        rng = Random(f"{name} {attempt}")
-        try:
-            mix = _draw_mix(rng)
-            scheduler = draw_config(mix)
-            environment = _draw_environment(mix, scheduler)
-            environment.check_fits(scheduler)
-        except ConfigError:
-            continue
-        return Setting(
-            name=name,
-            about="Drawn at random.",
-            dialect=DIALECT,
-            scheduler=scheduler,
-            environment=environment,
-        )
-    raise AssertionError("counting has no end")
+    rng = Random(name)
+    while True:
+        with suppress(ConfigError):
+            return _draw(name, _draw_mix(rng))
+
+
+def _draw(name: str, mix: Mix) -> Setting:
+    scheduler = draw_config(mix)
+    environment = _draw_environment(mix, scheduler)
+    environment.check_fits(scheduler)
+    return Setting(
+        name=name,
+        about="Drawn at random.",
+        dialect=DIALECT,
+        scheduler=scheduler,
+        environment=environment,
+    )
 
 
 def find_setting(name: str) -> Setting:
@@ -183,27 +184,11 @@ def _draw_gates(mix: Mix, fixed: dict[str, Any]) -> dict[str, bool]:
 
 def _draw_dialect(mix: Mix) -> dict[str, Any]:
     """Draws on what engines differ: mostly as the latest release, or a few things otherwise."""
-    rng = mix.rng
     share = 0.3 if mix.has("dialect", 0.33) else 0.0
-    names = (
-        "same_step_prefix_hits",
-        "threshold_spares_lone_request",
-        "uncached_blocks_first",
-        "continue_after_self_preemption",
-        "wait_for_stale_output",
-        "deliver_stale_output",
-        "idle_loras_count",
-        "lookahead_at_admission",
-        "pad_admitted_decodes",
-        "publish_verified_drafts",
-        "stop_at_max_tokens_in_flight",
-    )
-    fields: dict[str, Any] = {name: rng.random() >= share for name in names}
-    if rng.random() < share:
-        fields["cursor_follows_victim"] = rng.choice(("scheduled", "never"))
-    if rng.random() < share:
-        fields["stop_order"] = rng.choice(("min_stop_length", "length_stop"))
-    return fields
+    return {
+        name: mix.rng.choice(others) if mix.rng.random() < share else usual
+        for name, (usual, *others) in CHOICES.items()
+    }
 
 
 def _draw_drafts(mix: Mix, fixed: dict[str, Any]) -> dict[str, int]:

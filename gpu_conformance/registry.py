@@ -43,6 +43,8 @@ class Axis:
     """The greatest number that can be named beside those that are listed."""
     takes_paths: bool = False
     """Whether a file can be named, too."""
+    stands_for: Callable[[Value], str] = str
+    """What a value is, where its name does not say so."""
 
 
 AXES: dict[str, Axis] = {}
@@ -57,6 +59,7 @@ def axis(
     few: Sequence[Value] = (),
     greatest: int = 1024,
     takes_paths: bool = False,
+    stands_for: Callable[[Value], str] = str,
 ) -> Callable[[Apply], Apply]:
     """Registers an axis under its function's name; its docstring says what is varied."""
 
@@ -76,6 +79,7 @@ def axis(
             is_reached,
             greatest,
             takes_paths,
+            stands_for,
         )
         return apply
 

@@ -21,7 +21,7 @@ from gpu_conformance.divergence import find_divergence
 from gpu_conformance.faults import RunnerFault
 from gpu_conformance.oracle import Tally
 from gpu_conformance.reference import find_sameness, find_worst_error
-from gpu_conformance.registry import Axis
+from gpu_conformance.registry import AXES, Axis
 from gpu_conformance.subject import Subject
 from gpu_conformance.text import Tokenizer
 
@@ -75,6 +75,9 @@ def _explain(bench: Bench, outcome: Outcome, arguments: str) -> str:
     """The first difference, looked into; and how to see it again."""
     subject = outcome.subject
     lines = [f"error[{outcome.axis}={outcome.value}]: {subject.backend} {subject.dtype}"]
+    stands_for = AXES[outcome.axis].stands_for(outcome.value)
+    if stands_for != str(outcome.value):
+        lines.append(f"which is       {stands_for}")
     assert outcome.way is not None, "what differs has run"
     assert outcome.first is not None, "what differs does so somewhere"
     if outcome.schedule_faults:

@@ -5,15 +5,13 @@ Entry points: `Subject`, and `make_subject` for our own runner.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import frozen
 
+from checkers.engines import import_attribute, importing
 from checkers.errors import HarnessError
 from gpu_conformance.registry import NotHere
 from gpu_conformance.runners import OurRunner, Runner
@@ -133,16 +131,8 @@ def check_fits(subject: Subject, requests: Sequence[NewRequest]) -> None:
 
 def find_attribute(what: str, name: str) -> Any:
     """Finds what stands behind `module:attribute`. Raises `HarnessError` if it is no callable."""
-    module_name, _, attribute = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # An installed command does not look where it is called.
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # Somebody else's module may fail in any way.
-        raise HarnessError(
-            f"{what} {name} cannot be imported: {type(error).__name__}: {error}; "
-            "name a module that can, and an attribute of it"
-        ) from error
+    with importing(f"{what} {name}"):
+        found = import_attribute(name)
     if not callable(found):
         raise HarnessError(f"{what} {name} is a {type(found).__name__}; name a callable")
     return found

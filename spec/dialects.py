@@ -4,6 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+CHOICES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        (
+            "same_step_prefix_hits",
+            "threshold_spares_lone_request",
+            "uncached_blocks_first",
+            "continue_after_self_preemption",
+            "wait_for_stale_output",
+            "deliver_stale_output",
+            "idle_loras_count",
+            "lookahead_at_admission",
+            "pad_admitted_decodes",
+            "publish_verified_drafts",
+            "stop_at_max_tokens_in_flight",
+        ),
+        (True, False),
+    ),
+    "cursor_follows_victim": ("always", "scheduled", "never"),
+    "stop_order": ("stop_length", "min_stop_length", "length_stop"),
+}
+"""On what releases differ, faults apart: fields of `SchedulerConfig` and their values, that of the
+latest release first."""
 BEFORE_0_33 = {
     "idle_loras_count": False,
     "lookahead_at_admission": False,

@@ -66,22 +66,25 @@ def _is_reached(seen: Sights, value: Value) -> bool:
     ) and all(getattr(seen, sight) > 0 for sight, rows in SHOWN.items() if value in rows)
 
 
+def _describe_row(value: Value) -> str:
+    return ", ".join(f"{name}={part}" for name, part in get_row(value)) or NONE
+
+
 @axis(
     baseline=NONE,
     values=range(1, len(ROWS) + 1),
     few=(12,),
     greatest=len(ROWS),
+    stands_for=_describe_row,
     is_reached=_is_reached,
 )
 def combined(way: Way, value: Value) -> Way:
     """Blocks, chunks, budgets, preemption, drafts and all other axes at once, pair by pair."""
-    if value == NONE:
-        return way
     for name, part in get_row(value):
         way = AXES[name].apply(way, part)
     return way
 
 
 def get_row(value: Value) -> list[tuple[str, Value]]:
-    """The axes of a row, and the value of each."""
-    return list(zip(COLUMNS, ROWS[int(value) - 1], strict=True))
+    """The axes of a row, and the value of each; of no row there is nothing."""
+    return [] if value == NONE else list(zip(COLUMNS, ROWS[int(value) - 1], strict=True))

@@ -54,6 +54,19 @@ def test_a_row_shows_what_it_is_for(bench, number):
     assert ("holds", ()) == (outcome.verdict, outcome.schedule_faults)
 
 
+def test_no_row_is_a_value_too(bench):
+    """What others are compared with can be asked for by itself."""
+    assert "holds" == run(bench, "combined", "none").verdict
+
+
+def test_a_row_can_be_told():
+    """A number says nothing to a reader, so a report names what stands in the row."""
+    stands_for = AXES["combined"].stands_for
+    assert stands_for(1).startswith("block_size=1, prefix_cache=off, async_depth=1, draft_tokens=3")
+    assert "none" == stands_for("none")
+    assert "7" == AXES["prefill_chunk_size"].stands_for(7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_row_shows_it_with_longer_prompts_too(large, number):

@@ -231,11 +231,16 @@ def _a_load_does_not_wait(seen: Transition) -> None:
     seen.after.deferred_loads.clear()
 
 
+ONE_BLOCK_SHORT = (
+    "A begins a load, for which 5 blocks must be free "
+    "(2 for what is loaded, 3 for prompts in part), however 4 are"
+)
+
+
 @breaks(
     "loads_leave_room_for_prefills",
     a_load_beside_a_prompt,
-    "A begins a load, for which 5 blocks must be free "
-    "(2 for what is loaded, 3 for prompts in part), however 4 are",
+    ONE_BLOCK_SHORT,
 )
 def _a_prompt_that_needs_a_block_more(seen: Transition) -> None:
     seen.before.requests["B"].num_tokens = 13
@@ -254,8 +259,7 @@ def _a_reserve_that_needs_a_block_more(seen: Transition) -> None:
 @breaks(
     "loads_leave_room_for_prefills",
     a_load_beside_a_prompt,
-    "A begins a load, for which 5 blocks must be free "
-    "(2 for what is loaded, 3 for prompts in part), however 4 are",
+    ONE_BLOCK_SHORT,
 )
 def _an_output_that_is_computed_again_needs_a_block_more(seen: Transition) -> None:
     seen.before.requests["B"].num_prompt_tokens = 1

@@ -20,6 +20,7 @@ from spec.actions import (
     SetPauseState,
     UpdateFromOutput,
 )
+from spec.dialects import CHOICES, DIALECTS
 from spec.environment import Environment
 from spec.interface import (
     EngineCoreOutput,
@@ -151,10 +152,10 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "max_num_partial_prefills": (0, 0, 1, 2),
     "max_long_partial_prefills": (0, 0, 1),
     "max_loras": (0, 0, 1),
-    "cursor_follows_victim": ("always", "scheduled", "never"),
-    "stop_order": ("stop_length", "min_stop_length", "length_stop"),
+    **CHOICES,
     **dict.fromkeys(
         (
+            *DIALECTS["vllm-0.33.0-as-released"],
             "enable_prefix_caching",
             "async_scheduling",
             "enable_chunked_prefill",
@@ -164,20 +165,6 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
             "defer_block_free",
             "defer_async_loads",
             "reject_too_large",
-            "publish_at_grant",
-            "keep_unscheduled_drafts",
-            "reserve_for_lost_loads",
-            "same_step_prefix_hits",
-            "threshold_spares_lone_request",
-            "uncached_blocks_first",
-            "continue_after_self_preemption",
-            "wait_for_stale_output",
-            "deliver_stale_output",
-            "idle_loras_count",
-            "lookahead_at_admission",
-            "pad_admitted_decodes",
-            "publish_verified_drafts",
-            "stop_at_max_tokens_in_flight",
         ),
         (False, True),
     ),

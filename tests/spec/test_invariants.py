@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import spec.invariants  # noqa: F401, importing it registers the invariants
 from checkers.configs import Setting, load_settings
 from checkers.run import Judge, Run, select_invariants
-from spec.dialects import DIALECTS
+from spec.dialects import CHOICES, DIALECTS
 from spec.interface import EngineCoreOutput, SchedulerConfig
 from spec.registry import INVARIANTS
 from spec.scheduler import ReferenceScheduler
@@ -39,23 +39,7 @@ ALL_BASES = (
     *forged_loads.BASES,
     *forged_streaming.BASES,
 )
-DIALECT_FIELDS = (
-    "reserve_admitted_prefills",
-    "reject_too_large",
-    "same_step_prefix_hits",
-    "threshold_spares_lone_request",
-    "uncached_blocks_first",
-    "continue_after_self_preemption",
-    "cursor_follows_victim",
-    "wait_for_stale_output",
-    "deliver_stale_output",
-    "idle_loras_count",
-    "lookahead_at_admission",
-    "pad_admitted_decodes",
-    "publish_verified_drafts",
-    "stop_at_max_tokens_in_flight",
-    "stop_order",
-)
+DIALECT_FIELDS = ("reserve_admitted_prefills", "reject_too_large", *CHOICES)
 """All but `FAULTS`."""
 FAULTS = dict.fromkeys(DIALECTS["vllm-0.33.0-as-released"], False)
 
