@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -248,21 +249,32 @@ def shrink_to_counterexample(
 
 
 def _simplify(engine: Engine, plan: Plan, setting: Setting, trial: Trial) -> tuple[Setting, Trial]:
-    """Takes out of a drawn setting what a run does not need to fail: what is left says why."""
-    wanted, name = names_to_break(trial), f"{setting.name}, simplified"
-    for change in _unusual_fields(setting.scheduler):
-        try:
-            config = attrs.evolve(setting.scheduler, **change)
-            simpler = attrs.evolve(setting, name=name, scheduler=config)
-            rules = make_rules(engine, simpler, lockstep=plan.lockstep)
-            environment_of(trial.actions, rules).check_fits(config)
-        except ConfigError:
-            continue
-        again = run_for(rules, engine, trial.actions, wanted)
-        fails = not wanted.isdisjoint(breach.name for breach in again.breaches)
-        if fails and len(again.steps) <= len(trial.steps):
-            setting, trial = simpler, again
+    """Takes out of a drawn setting what a run does not need to fail: what is left says why.
+
+    One field may be needed by another, so they are gone through until nothing changes.
+    """
+    name, before = f"{setting.name}, simplified", None
+    while setting is not before:
+        before = setting
+        for change in _unusual_fields(setting.scheduler):
+            with suppress(ConfigError):
+                config = attrs.evolve(setting.scheduler, **change)
+                simpler = attrs.evolve(setting, name=name, scheduler=config)
+                again = _fail_again(engine, plan, simpler, trial)
+                setting, trial = (setting, trial) if again is None else (simpler, again)
     return setting, trial
+
+
+def _fail_again(engine: Engine, plan: Plan, setting: Setting, trial: Trial) -> Trial | None:
+    """The same run in another setting, if it fails there no later and in the same way.
+
+    Raises `ConfigError` if it cannot happen there.
+    """
+    rules, wanted = make_rules(engine, setting, lockstep=plan.lockstep), names_to_break(trial)
+    environment_of(trial.actions, rules).check_fits(setting.scheduler)
+    again = run_for(rules, engine, trial.actions, wanted)
+    fails = not wanted.isdisjoint(breach.name for breach in again.breaches)
+    return again if fails and len(again.steps) <= len(trial.steps) else None
 
 
 def _unusual_fields(config: SchedulerConfig) -> Iterator[dict[str, Any]]:
