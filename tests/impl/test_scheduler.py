@@ -133,7 +133,7 @@ def test_skipped_requests_keep_their_order(seed: int) -> None:
 def test_walks_reach_what_they_compare() -> None:
     """The walks are not vacuous: in a few hundred of them all that matters happens."""
     reached: Counter[str] = Counter()
-    for seed in range(200):
+    for seed in range(400):
         walk = Walk.from_seed(seed)
         walk.take(NUM_ACTIONS)
         reached += walk.reached
