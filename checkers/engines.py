@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from attrs import frozen
 
@@ -39,6 +39,9 @@ from spec.interface import (
 )
 
 EngineFactory = Callable[[SchedulerConfig], Scheduler]
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 ENGINES = {
     "spec": "spec.scheduler:ReferenceScheduler",
@@ -274,6 +277,18 @@ _WATCHDOG = _Watchdog()
 hang_alarms = _WATCHDOG.watching
 
 
+def call_within(limit_s: float, call: Callable[[A], T], argument: A) -> T:
+    """Calls; raises `EngineFault` if that takes so many seconds, while `hang_alarms` are on."""
+    _WATCHDOG.start(limit_s)
+    try:
+        return call(argument)
+    except _Hang as hang:
+        evidence = f"did not return within {limit_s:g} s"
+        raise EngineFault("engine_hangs", evidence, _format_place(hang.__traceback__)) from None
+    finally:
+        _WATCHDOG.stop()
+
+
 class _guard:  # noqa: N801  (reads as a statement: `with _guard("schedule", 10)`)
     """Turns whatever an engine's call raises into an `EngineFault`."""
 
@@ -323,4 +338,9 @@ def _is_untouchable(frame: FrameType) -> bool:
         if above.f_code in callbacks:
             return True
         above = above.f_back
-    return above is None or above.f_code.co_qualname.startswith(("_guard.", "_Watchdog."))
+    is_between = above is frame and frame.f_code is call_within.__code__
+    return (
+        above is None
+        or is_between
+        or above.f_code.co_qualname.startswith(("_guard.", "_Watchdog."))
+    )

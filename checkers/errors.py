@@ -10,7 +10,7 @@ class HarnessError(Exception):
 class EngineFault(Exception):  # noqa: N818  (not an error of the harness: it becomes a finding)
     """An engine under test raised, hung, or answered with something that is no answer.
 
-    Raised by `checkers.engines.Guarded` only, and turned into a finding where the run is known.
+    Turned into a finding where the run is known.
     """
 
     def __init__(self, name: str, evidence: str, traceback: str = "") -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from checkers.engines import hang_alarms
 from checkers.errors import EngineFault
 from checkers.run import Verdict
 from gpu_conformance.alone import Alone, compute_alone
@@ -89,8 +88,7 @@ class Bench:
         oracle, ledger = Oracle({}), Ledger(way)
         try:
             oracle = Oracle({r.request_id: self.compute_alone(r) for r in way.requests})
-            with hang_alarms():
-                follow(way, self.subject, oracle, ledger, make_guess(oracle.alone))
+            follow(way, self.subject, oracle, ledger, make_guess(oracle.alone))
         except RunnerFault as fault:
             oracle.note(fault.evidence, fault.trace)
         except EngineFault as fault:

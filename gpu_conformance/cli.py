@@ -80,7 +80,8 @@ LIVE_SCOPE = (
     "--engine-timeout",
     type=click.FloatRange(min=0.05),
     default=None,
-    help="With --live: seconds after which an engine that does not answer hangs. Default: 600.",
+    help="Seconds after which a runner that does not return from a step, or an engine of --live "
+    "that does not answer, hangs. Default: 600.",
 )
 @click.option("--bugs", is_flag=True, help="Plants known bugs in the runner, one after the other.")
 @click.option("--list", "is_list", is_flag=True, help="Names axes and bugs, and runs nothing.")
@@ -116,15 +117,15 @@ def conform(
     if len(models) > 1:
         raise HarnessError(f"one model is checked at a time; name one of {', '.join(models)}")
     shared: dict[str, Any] = {"model": models[0], "device": device, "dtypes": dtypes, "axes": axes}
+    if engine_timeout is not None:
+        shared["engine_timeout"] = engine_timeout
     if not live:
-        if engine_timeout is not None:
-            raise HarnessError("--engine-timeout is for --live")
         if tolerance:
             raise HarnessError("--tolerance is for --live; of a runner every bit is compared")
-        if bugs and (backends or axes or dtypes or prompt or engine != "fast"):
+        if bugs and (backends or axes or dtypes or prompt or engine != "fast" or engine_timeout):
             raise HarnessError(
                 "--bugs chooses what it computes by itself; leave out --backend, --dtype, --axis, "
-                "--engine and --prompt"
+                "--engine, --engine-timeout and --prompt"
             )
         _conform(form, bugs, backends=backends, prompt=prompt, engine=engine, **shared)
     if backends or prompt or bugs or engine != "fast":
@@ -132,8 +133,6 @@ def conform(
             "--live computes with an engine's own scheduler and runner; leave out --backend, "
             "--engine, --prompt and --bugs"
         )
-    if engine_timeout is not None:
-        shared["engine_timeout"] = engine_timeout
     _conform_live(form, name=live, tolerance=tolerance, **shared)
 
 

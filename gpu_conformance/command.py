@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+import attrs
 import torch
 from attrs import frozen
 
@@ -30,6 +31,7 @@ from gpu_conformance.report import (
 )
 from gpu_conformance.subject import (
     DTYPES,
+    ENGINE_TIMEOUT,
     OWN,
     check_backend,
     check_fits,
@@ -75,11 +77,14 @@ class Order:
     prompt: str = ""
     """A text to compute, in place of prompts of random tokens."""
     engine: str = "fast"
+    engine_timeout: float = ENGINE_TIMEOUT
 
     @property
     def arguments(self) -> str:
         """What a command line needs to compute the same again."""
         given = ["--device", self.device, "--model", self.model, "--engine", self.engine]
+        if self.engine_timeout != ENGINE_TIMEOUT:
+            given += ["--engine-timeout", f"{self.engine_timeout:g}"]
         return shlex.join([*given, "--prompt", self.prompt] if self.prompt else given)
 
 
@@ -142,6 +147,7 @@ def make_bench(order: Order, backend: str, dtype: str) -> Bench:
     Raises `HarnessError` if the model has no room for it.
     """
     subject = make_subject(order.model, backend, dtype, order.device)
+    subject = attrs.evolve(subject, limit_s=order.engine_timeout)
     if order.prompt:
         token_ids = read_tokenizer(order.model).encode(order.prompt)
         requests = make_text_requests(token_ids)

@@ -40,11 +40,15 @@ class RunnerFault(Exception):  # noqa: N818  (not an error of the harness: it be
 
 @contextmanager
 def blaming(step: int, output: SchedulerOutput) -> Iterator[None]:
-    """Turns whatever a runner raises, or shows, in the block into a `RunnerFault`."""
+    """Turns whatever a runner raises, or shows, in the block into a `RunnerFault`, and a hang."""
     try:
         yield
-    except (HarnessError, NotHere, EngineFault):
+    except (HarnessError, NotHere):
         raise
+    except EngineFault as fault:
+        raise RunnerFault(
+            f"execute() {fault.evidence}, {_place(step, output)}", fault.traceback.rstrip()
+        ) from None
     except NoAnswer as fault:
         raise RunnerFault(f"{fault}, {_place(step, output)}") from None
     except (Exception, SystemExit) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
+from checkers.engines import call_within, hang_alarms
 from gpu_conformance.faults import blaming, check_answer, check_sampled
 from gpu_conformance.ledger import Ledger, Part
 from gpu_conformance.renaming import Renaming, shuffle
@@ -43,7 +44,7 @@ def follow(
     renaming = Renaming(way.placement, way.config.num_blocks)
     rng = None if way.order_seed is None else random.Random(way.order_seed)
     steps = steps_of(way, guess, ledger.sights)
-    with cpu_threads(way.num_threads):
+    with cpu_threads(way.num_threads), hang_alarms():
         runner = subject.make(way, renaming.num_blocks)
         watcher.meet(runner)
         planned: SchedulerOutput | None = next(steps, None)
@@ -54,7 +55,7 @@ def follow(
                 output = shuffle(output, rng)
             parts = ledger.begin(output)
             with blaming(step, output):
-                result = runner.execute(output)
+                result = call_within(subject.limit_s, runner.execute, output)
                 check_answer(output, result)
                 watcher.watch(runner, parts, result)
                 check_sampled(parts, result)

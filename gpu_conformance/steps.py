@@ -13,7 +13,7 @@ from typing import cast
 import attrs
 
 from checkers.engines import load_engine
-from checkers.errors import HarnessError
+from checkers.errors import EngineFault
 from checkers.recording import open_recording
 from gpu_conformance.way import Sights, Way
 from spec.interface import (
@@ -34,7 +34,7 @@ MAX_IDLE_STEPS = 100
 def steps_of(way: Way, guess: Guess, sights: Sights) -> Steps:
     """Yields the steps of a way, and notes how many were in flight.
 
-    Raises `HarnessError` if its scheduler gets stuck, `EngineFault` if it gives no answer.
+    Raises `EngineFault` if its scheduler gives no answer, or gets stuck.
     """
     if way.recording is not None:
         return _recorded_steps(way)
@@ -81,9 +81,10 @@ class _Engine:
                 self.sights.max_in_flight = max(self.sights.max_in_flight, len(self.in_flight))
             num_idle = num_idle + 1 if is_idle and not self.in_flight else 0
             if num_idle > MAX_IDLE_STEPS and not self.to_come:
-                raise HarnessError(
-                    f"engine {self.way.engine!r} plans nothing in {num_idle} steps, "
-                    f"however {', '.join(self.live)} wait; give the way more blocks"
+                raise EngineFault(
+                    "engine_answers",
+                    f"schedule() has planned nothing {num_idle} times, while nothing is in flight "
+                    f"and {', '.join(self.live)} wait",
                 )
             if self.in_flight and (is_idle or len(self.in_flight) >= self.way.max_in_flight):
                 self._settle(*self.in_flight.popleft())
@@ -96,7 +97,7 @@ class _Engine:
         while self.to_come and self.to_come[0].step <= step:
             request = self.to_come.popleft().request
             if self.scheduler.add_request(request) is not None:
-                raise HarnessError(f"{request.request_id} is refused; give the way more blocks")
+                raise EngineFault("engine_answers", f"add_request() refuses {request.request_id}")
             self.live[request.request_id] = len(request.prompt_token_ids)
 
     def _fill_in_drafts(self, output: SchedulerOutput) -> SchedulerOutput:

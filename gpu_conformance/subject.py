@@ -31,6 +31,11 @@ OWN = "own"
 """The number type of a foreign runner, which does not tell."""
 CALLS = ("execute", "get_logits", "read_kv")
 """What a runner may be asked for: a step, and its bits."""
+ENGINE_TIMEOUT = 600.0
+"""Seconds that a step of a runner, or an answer of a live engine, may take.
+
+An engine may take minutes to start, and the first step to compile its kernels.
+"""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -50,6 +55,8 @@ class Subject:
     """Whether a step takes seconds, so that only a few values are tried."""
     is_control: bool = False
     """Whether it must fail: a suite that finds nothing here finds nothing anywhere."""
+    limit_s: float = ENGINE_TIMEOUT
+    """How long a step may take."""
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ from gpu_conformance.live.report import (
     check_no_answer,
 )
 from gpu_conformance.registry import Axis, Value
+from gpu_conformance.subject import ENGINE_TIMEOUT
 
 ENGINES = {
     "ours": "gpu_conformance.adapters.ours:Ours",
@@ -43,8 +44,6 @@ VALUES: dict[str, tuple[Value, ...]] = {
 }
 """What is tried unless axes are named. Each value starts an engine, which takes seconds."""
 TINY = "tiny"
-ENGINE_TIMEOUT = 600.0
-"""Seconds: an engine may take minutes to start, and to compile its kernels."""
 
 
 @frozen(kw_only=True)

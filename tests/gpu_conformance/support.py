@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import torch
 
@@ -12,7 +13,7 @@ from gpu_conformance.registry import AXES
 from gpu_conformance.subject import make_subject
 from gpu_conformance.work import WORKS, Work, make_requests
 from impl.scheduler import FastScheduler
-from spec.interface import ModelRunnerOutput
+from spec.interface import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 
 SMALL = Work((3, 17, 20, 20), 3)
 
@@ -66,6 +67,17 @@ class FeelsItsBatch(Echo):
     def next_token(self, request_id, output):
         """One more if it is not alone."""
         return super().next_token(request_id, output) + (len(output.num_scheduled_tokens) > 1)
+
+
+class Hangs(Echo):
+    """One that does not return from a step in which somebody is beside the first request."""
+
+    def execute(self, output):
+        """Runs one step, or goes on for ever, whatever is thrown at it."""
+        while len(output.num_scheduled_tokens) > 1:
+            with suppress(Exception):
+                sum(range(1000))
+        return super().execute(output)
 
 
 class Raises(Echo):
@@ -146,6 +158,22 @@ class RaisesLater(FastScheduler):
         if self.num_planned > 2:
             raise ValueError("lost count")
         return super().schedule()
+
+
+class PlansNothing(FastScheduler):
+    """An engine that plans empty steps."""
+
+    def schedule(self):
+        """Plans nothing."""
+        return SchedulerOutput()
+
+
+class RefusesAll(FastScheduler):
+    """An engine that takes nobody."""
+
+    def add_request(self, request):
+        """Refuses it."""
+        return EngineCoreOutput(request.request_id, [], "error")
 
 
 def make_dict(config):

@@ -160,6 +160,36 @@ def test_what_is_no_answer_is_blamed_on_the_runner(name, told):
     assert told in first.evidence
 
 
+def test_a_runner_that_does_not_return_from_a_step_is_a_finding():
+    """It is interrupted, and the step and the line that it was in are told."""
+    bench = foreign("Hangs")
+    first = run(Bench(attrs.evolve(bench.subject, limit_s=0.3), bench.requests), "batch_size", 2)
+    assert ("no answer", "violated") == (first.first.kind, first.verdict)
+    told = "execute() did not return within 0.3 s, in step 0 (tokens: r0 3, r1 17)"
+    assert told == first.first.evidence
+    assert "in execute" in first.first.trace
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "PlansNothing",
+            "planned nothing 101 times, while nothing is in flight and r0, r1, r2, r3 wait",
+        ),
+        ("RefusesAll", "add_request() refuses r0"),
+    ],
+)
+def test_an_engine_that_serves_nobody_is_blamed_itself(name, told):
+    """One that leaves a request waiting, or refuses one that fits, is a finding that names it."""
+    engine = f"tests.gpu_conformance.support:{name}"
+    bench = Bench(make_bench().subject, make_requests(SMALL), engine=engine)
+    outcome = run(bench, "batch_size", 2)
+    assert ("no answer", "violated") == (outcome.first.kind, outcome.verdict)
+    assert f"the engine '{engine}': " in outcome.first.evidence
+    assert outcome.first.evidence.endswith(told)
+
+
 def test_an_engine_that_raises_on_the_way_is_blamed_itself():
     """What a scheduler raises in the middle is a finding that names it, not the runner."""
     engine = "tests.gpu_conformance.support:RaisesLater"

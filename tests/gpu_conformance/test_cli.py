@@ -114,7 +114,7 @@ def test_a_report_can_be_read_by_machines():
         (("--bugs", "--backend", "tile"), "--bugs chooses what it computes by itself"),
         (("--live", "ours", "--tolerance", "nan"), "--tolerance nan bounds nothing"),
         (("--live", "ours", "--engine-timeout", "inf"), "--engine-timeout inf bounds nothing"),
-        (("--engine-timeout", "9"), "--engine-timeout is for --live"),
+        (("--bugs", "--engine-timeout", "9"), "--bugs chooses what it computes by itself"),
         ((*TILE, "--engine", "nosuch"), "engine 'nosuch' is unknown"),
         ((*TILE, "--engine", f"{SUPPORT}:ECHO"), "cannot be imported"),
         ((*TILE, "--engine", f"{SUPPORT}:SMALL"), "is a Work; name a callable"),
