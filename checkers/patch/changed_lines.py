@@ -16,6 +16,7 @@ from types import CodeType
 
 from attrs import field, frozen
 
+from checkers.patch.conditions import Condition, find_conditions
 from checkers.patch.operands import Operand, find_operands
 
 NO_CODE = {
@@ -73,6 +74,10 @@ class ChangedFile:
     operands: tuple[Operand, ...] = ()
     """What the changed lines of the new text work with."""
     old_operands: tuple[Operand, ...] = ()
+    """The same of the old text."""
+    conditions: tuple[Condition, ...] = ()
+    """What the changed lines of the new text hang on."""
+    old_conditions: tuple[Condition, ...] = ()
     """The same of the old text."""
 
     @property
@@ -143,6 +148,8 @@ def _compare(path: str, old_path: str, before: bytes | None, after: bytes | None
         texts=texts,
         operands=new.operands_on(added),
         old_operands=old.operands_on(removed),
+        conditions=new.conditions_on(added),
+        old_conditions=old.conditions_on(removed),
     )
 
 
@@ -239,6 +246,10 @@ class _Text:
     def operands_on(self, lines: Collection[int]) -> tuple[Operand, ...]:
         """What some lines work with."""
         return find_operands(self.tree, self.code, lines)
+
+    def conditions_on(self, lines: Collection[int]) -> tuple[Condition, ...]:
+        """What some lines hang on."""
+        return tuple(sorted(c for c in find_conditions(self.tree) if c.line in lines))
 
     def _line_to_reach(self, line: int) -> Iterator[int]:
         """The line that runs if a line runs: itself, or the nearest of its statement."""

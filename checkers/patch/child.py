@@ -33,6 +33,7 @@ from checkers.explore import Budget
 from checkers.explore_engine import EngineExplorer, find_shortest
 from checkers.liveness import run_lasso
 from checkers.lockstep import view_output, view_results
+from checkers.patch.conditions import Ways
 from checkers.patch.protocol import (
     MEMORY_EXIT_CODE,
     Attempt,
@@ -78,6 +79,7 @@ class Servant:
     job: Job = field(init=False)
     engine: Engine = field(init=False)
     reach: Reach = field(init=False)
+    ways: Ways = field(init=False)
     request_id: int = 0
 
     def serve(self, request: dict[str, Any]) -> None:
@@ -125,12 +127,13 @@ class Servant:
             with contextlib.suppress(ValueError, OSError):  # Some systems have no such limit.
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         sys.path.append(self.job.root)
-        sys.meta_path.insert(0, OnlyInside(_top_of(self.job)))
+        self.ways = Ways(self.job.conditions)
+        sys.meta_path.insert(0, OnlyInside(_top_of(self.job), self.ways))
         self.reach = Reach(self.job.lines, self.job.operands)
         with self.reach.watching():
             self.engine = load_engine(self.job.engine, self.job.engine_timeout)
         _expect_origin(self.job)
-        return pack(self.reach.missing())
+        return self._missing()
 
     def lead(self, setting: int, seconds: float) -> Any:
         """Leads the engine along the states of a setting."""
@@ -145,7 +148,7 @@ class Servant:
             # It goes round where the specification does not, so a plain run shows a difference.
             failing = self._report_failure(setting, run_lasso(rules, self.engine, found.lasso))
         led = Led(num_states=found.num_unique, is_complete=found.is_complete, failing=failing)
-        return {"led": pack(led), "missing": pack(self.reach.missing())}
+        return {"led": pack(led), "missing": self._missing()}
 
     def walk(self, number: int, settings: list[int], seconds: float, *, is_watched: bool) -> Any:
         """Walks once in each of some settings; returns what is still to be reached."""
@@ -153,7 +156,7 @@ class Servant:
         for setting in settings:
             self.say("at", setting)
             self.say("walk", pack(self._watch(setting, number, deadline, is_watched)))
-        return pack(self.reach.missing())
+        return self._missing()
 
     def walked(self, setting: int, number: int) -> Any:
         """The actions of a walk."""
@@ -224,6 +227,9 @@ class Servant:
         ]
 
     # ---- helpers ---------------------------------------------------------------------------------
+
+    def _missing(self) -> Any:
+        return pack(attrs.evolve(self.reach.missing(), conditions=self.ways.missing()))
 
     def _explain(self, error: HarnessError) -> str:
         """What is wrong; of a failed import, the reason and the engine's part of the traceback."""
@@ -367,15 +373,17 @@ class OnlyInside:
     """
 
     package: str
+    ways: Ways
+    """Of which modules note theirs."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> Any:
         """Finds a module of the package; raises `ModuleNotFoundError` if there is none."""
-        if path is None or name.partition(".")[0] != self.package:
+        if name.partition(".")[0] != self.package:
             return None
         spec = PathFinder.find_spec(name, path)
-        if spec is None:
+        if spec is None and path is not None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return spec
+        return self.ways.watch(spec)
 
 
 def _top_of(job: Job) -> str:

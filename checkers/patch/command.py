@@ -6,7 +6,7 @@ Entry point: `check_patch`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -16,7 +16,6 @@ from checkers.errors import HarnessError
 from checkers.patch.changed_lines import ChangedFile, find_changed_files
 from checkers.patch.comparison import Comparison, Found
 from checkers.patch.findings import Findings, report_nothing, report_same_code
-from checkers.patch.operands import Operand
 from checkers.patch.protocol import Job
 from checkers.patch.side import Side
 from checkers.patch.sources import Sources, take_diff, take_revisions
@@ -62,9 +61,12 @@ def check_patch(
 def _compare(
     sources: Sources, files: list[ChangedFile], job: Job, seconds: float, progress: Progress
 ) -> Found:
-    wanted: dict[Path, dict[str, tuple[Iterable[int], Iterable[Operand]]]] = {
-        sources.base: {file.old_path: (file.old_texts, file.old_operands) for file in files},
-        sources.head: {file.path: (file.texts, file.operands) for file in files},
+    wanted = {
+        sources.base: [
+            (file.old_path, file.old_texts, file.old_operands, file.old_conditions)
+            for file in files
+        ],
+        sources.head: [(file.path, file.texts, file.operands, file.conditions) for file in files],
     }
     base, head = (
         Side(
@@ -73,11 +75,12 @@ def _compare(
                 job,
                 folder=str(tree / sources.import_folder),
                 root=str(sources.root / sources.import_folder),
-                lines={str(tree / path): [*lines] for path, (lines, _) in places.items() if lines},
-                operands={str(tree / path): [*row] for path, (_, row) in places.items() if row},
+                lines={str(tree / path): [*lines] for path, lines, _, _ in rows if lines},
+                operands={str(tree / path): [*found] for path, _, found, _ in rows if found},
+                conditions={str(tree / path): [*found] for path, *_, found in rows if found},
             ),
         )
-        for tree, places in wanted.items()
+        for tree, rows in wanted.items()
     )
     for side in (base, head):
         side.start()

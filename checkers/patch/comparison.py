@@ -18,6 +18,7 @@ from typing import Any, Literal
 from attrs import define, field, frozen
 
 from checkers.counterexample import Counterexample, StepDocument
+from checkers.patch.conditions import BOTH, Condition
 from checkers.patch.operands import Operand
 from checkers.patch.protocol import (
     Attempt,
@@ -110,6 +111,8 @@ class Found:
     """Lines of both sides that nothing reached."""
     absent: dict[str, dict[Operand, dict[str, None]]] = field(factory=dict)
     """By file, what was nothing whenever its line ran, and how it looked; or nobody came there."""
+    one_way: dict[str, dict[Condition, frozenset[bool]]] = field(factory=dict)
+    """By file, the conditions that have not gone both ways, and those that they went."""
     interrupted_by: str = ""
 
 
@@ -135,6 +138,8 @@ class Comparison:
         )
         for path, operands in {**base.job.operands, **head.job.operands}.items():
             self.found.absent[path] = {operand: {} for operand in operands}
+        for path, conditions in {**base.job.conditions, **head.job.conditions}.items():
+            self.found.one_way[path] = dict.fromkeys(conditions, frozenset())
         self.started = time.monotonic()
         self.seconds = seconds
         self.failing: dict[str, list[RunReport]] = {"base": [], "head": []}
@@ -290,6 +295,10 @@ class Comparison:
                 for row in lack.operands.get(path, ())
                 if row.operand in before
             }
+        for path in side.job.conditions:
+            seen = {row.condition: frozenset(row.ways) for row in lack.conditions[path]}
+            ways = {c: gone | seen.get(c, BOTH) for c, gone in self.found.one_way[path].items()}
+            self.found.one_way[path] = {c: gone for c, gone in ways.items() if gone != BOTH}
 
     # ---- filing ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Entry points: `Findings.report`; `report_nothing` if nothing of the engine chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from checkers.commands import describe_setting, make_line, try_to_write
 from checkers.lockstep import NAMELESS
 from checkers.patch.changed_lines import ChangedFile
 from checkers.patch.comparison import Difference, Example, Found
-from checkers.patch.operands import Operand
 from checkers.patch.protocol import Job
 from checkers.patch.side import Death
 from checkers.patch.sources import Sources
@@ -31,6 +30,8 @@ is behind them was not looked at."""
 FAILS_ON = {"introduced": "on head only", "fixed": "on base only", "there before": "on both"}
 MAX_LINES = 20
 """Source lines printed of one kind."""
+Vain = tuple[int, str, str]
+"""A line, what on it had no chance to show what it does, and what it looked like."""
 DEATH_RULE = "No call of an engine ends its process, or hangs for good."
 
 
@@ -92,7 +93,10 @@ class Findings:
         if self.found.difference is not None:
             yield self._difference(self.found.difference)
         yield from self._missing()
-        yield from self._absent()
+        yield from self._vain("operand", "that has more", self._describe_vain(self._find_absent))
+        yield from self._vain(
+            "condition", "that leads the other way", self._describe_vain(self._find_one_way)
+        )
 
     # ---- what was looked at ----------------------------------------------------------------------
 
@@ -379,38 +383,47 @@ class Findings:
             if not file.is_python:
                 yield f"{file.path}  is no Python: whether a run needs it is not known"
 
-    def _absent(self) -> Iterator[Check]:
-        """Operands that were nothing whenever their line ran: nobody knows what they do there."""
-        rows = list(dict.fromkeys(self._describe_absent()))
+    def _vain(self, what: str, wanted: str, described: Iterable[str]) -> Iterator[Check]:
+        """What was reached, and had no chance to show what it does: nobody knows that."""
+        rows = list(dict.fromkeys(described))
         # What is broken is to be mended first, and ends walks early.
         is_broken = any(example.kind == "introduced" for example in self.found.examples)
         if not rows or is_broken or self.found.refused or self.found.deaths:
             return
         more = [f"and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else []
         yield Check(
-            title=f"reached in vain  {count(len(rows), 'operand')} of the changed lines",
+            title=f"reached in vain  {count(len(rows), what)} of the changed lines",
             verdict="undetermined",
-            lines=(*rows[:MAX_LINES], *more, "name a setting that has more: --config FILE"),
+            lines=(*rows[:MAX_LINES], *more, f"name a setting {wanted}: --config FILE"),
             facts={"kind": "reached in vain", "lines": rows},
         )
 
-    def _describe_absent(self) -> Iterator[str]:
+    def _describe_vain(self, find: Callable[[str], Iterator[Vain]]) -> Iterator[str]:
+        """Yields what is found of a file of head, and what else is found of base's."""
         for file in self.files:
-            head = dict(self._find_absent(self._head(file)))
-            names = {operand.name for operand in head}
-            base = dict(self._find_absent(self._base(file)))
-            for operand, looks in head.items():
-                text = file.texts.get(operand.line, "")
-                yield f"{file.path}:{operand.line}  {text}  [ran only with {looks}]"
-            for operand, looks in base.items():
-                if operand.name not in names:
-                    text = file.old_texts.get(operand.line, "")
-                    yield f"{file.old_path}:{operand.line}  {text}  [base ran it only with {looks}]"
+            head = list(find(self._head(file)))
+            names = {name for _, name, _ in head}
+            for line, _, looks in head:
+                yield f"{file.path}:{line}  {file.texts.get(line, '')}  [ran only {looks}]"
+            for line, name, looks in find(self._base(file)):
+                if name not in names:
+                    text = file.old_texts.get(line, "")
+                    yield f"{file.old_path}:{line}  {text}  [base ran it only {looks}]"
 
-    def _find_absent(self, path: str) -> Iterator[tuple[Operand, str]]:
+    def _find_absent(self, path: str) -> Iterator[Vain]:
+        """Operands that were nothing whenever their line ran."""
         for operand, values in self.found.absent.get(path, {}).items():
             if values:
-                yield operand, f"{operand.name} = {' or '.join(values)}"
+                looks = f"with {operand.name} = {' or '.join(values)}"
+                yield operand.line, operand.name, looks
+
+    def _find_one_way(self, path: str) -> Iterator[Vain]:
+        """Conditions that always went the same way; of an operand it is told already."""
+        told = {(line, name) for line, name, _ in self._find_absent(path)}
+        for condition, ways in self.found.one_way.get(path, {}).items():
+            if ways and (condition.line, condition.text) not in told:
+                looks = f"while {condition.text} was {str(*ways).lower()}"
+                yield condition.line, condition.text, looks
 
 
 def _kind_of(sides: set[str]) -> str:

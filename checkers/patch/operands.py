@@ -1,10 +1,10 @@
 """Which values a changed line works with, and whether one of them is there while it runs.
 
-Entry points: `find_operands` and `Operand.look`. An operand is a name, or what is read of one by
-dots: `num_tokens`, `self.config.num_lookahead_tokens`. A line that ran only while an operand was
-nothing (0, False, None, empty) says little: what the operand does there could not show. Nothing of
-an engine is called to find that out, so that looking changes nothing; what only a call could tell,
-such as a property, is left out.
+Entry points: `find_operands`, `Operand.look` and `truth_of`. An operand is a name, or what is read
+of one by dots: `num_tokens`, `self.config.num_lookahead_tokens`. A line that ran only while an
+operand was nothing (0, False, None, empty) says little: what the operand does there could not show.
+Nothing of an engine is called to find that out, so that looking changes nothing; what only a call
+could tell, such as a property, is left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Operand:
             value = _read(value, attribute)
         if value is UNBOUND:
             return None
-        is_nothing = value is None if self.is_optional else _is_nothing(value)
+        is_nothing = value is None if self.is_optional else truth_of(value) is False
         return _show(value) if is_nothing else ""
 
 
@@ -174,15 +174,15 @@ def _read(value: Any, name: str) -> Any:
     return UNTOLD if hasattr(type(found), "__get__") else found
 
 
-def _is_nothing(value: Any) -> bool:
-    """Whether a value counts as false; not if only code of others could say so."""
+def truth_of(value: Any) -> bool | None:
+    """Whether a value counts as true; None if only code of others could say so."""
     if value is None:
-        return True
+        return False
     for name in ("__bool__", "__len__"):
         for kind in type(value).__mro__:
             if name in vars(kind):
-                return kind.__module__ in PLAIN_MODULES and not value
-    return False
+                return bool(value) if kind.__module__ in PLAIN_MODULES else None
+    return True
 
 
 def _show(value: Any) -> str:

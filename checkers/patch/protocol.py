@@ -14,6 +14,7 @@ from attrs import field, frozen
 from checkers.configs import Setting
 from checkers.counterexample import CONVERTER
 from checkers.mixed import draw_setting
+from checkers.patch.conditions import Conditions
 from checkers.patch.operands import Operand
 from spec.actions import Action
 
@@ -46,6 +47,8 @@ class Job:
     """What is to be reached, by file."""
     operands: dict[str, list[Operand]] = field(factory=dict)
     """What is to be something while its line runs, by file."""
+    conditions: Conditions = field(factory=dict)
+    """What is to go both ways."""
 
     def setting(self, place: int) -> Setting:
         """A setting by its place: behind those that are named are those drawn at random."""

@@ -15,8 +15,9 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
+from checkers.patch.conditions import OneWay
 from checkers.patch.operands import Operand
 
 Lines = dict[str, list[int]]
@@ -41,6 +42,7 @@ class Lack:
 
     lines: Lines
     operands: dict[str, list[Absent]]
+    conditions: dict[str, list[OneWay]] = field(factory=dict)
 
 
 class Reach:

@@ -74,13 +74,47 @@ def test_what_was_replaced_must_have_worked_with_something(tmp_path):
     assert (3, IN_VAIN) == (document["exit_code"], kinds_of(document))
 
 
+GUARDED = "        self.is_full = len(self.running) > 0 and len(self.requests) < 99\n"
+
+
+def test_a_condition_that_always_went_one_way_is_never_ok(tmp_path):
+    """A part of a condition that decided nothing is named, and the verdict undetermined."""
+    change = (SCHEDULE, GUARDED + SCHEDULE)
+    document = patch_with(tmp_path, change, options=QUICK)
+    assert (3, IN_VAIN) == (document["exit_code"], kinds_of(document))
+    number = line_of(changed(change), "self.is_full")
+    row = (
+        f"toy/engine.py:{number}  {GUARDED.strip()}  "
+        "[ran only while len(self.requests) < 99 was true]"
+    )
+    assert [row] == document["checks"][1]["facts"]["lines"]
+
+
+def test_a_condition_that_is_gone_must_have_decided(tmp_path):
+    """What base asked for in vain may be missed where the answer is another one."""
+    before = changed((SCHEDULE, GUARDED + SCHEDULE))
+    change = (" and len(self.requests) < 99", "")
+    document = patch_with(tmp_path, change, before=before, options=QUICK)
+    assert (3, IN_VAIN) == (document["exit_code"], kinds_of(document))
+    (row,) = document["checks"][1]["facts"]["lines"]
+    assert row.endswith("[base ran it only while len(self.requests) < 99 was true]")
+
+
+def test_a_condition_that_went_both_ways_is_enough(tmp_path):
+    """Parts that each decided on their own leave nothing open."""
+    ask = "        if self.running and len(self.running) < 2:\n            self.is_alone = True\n"
+    document = patch_with(tmp_path, (SCHEDULE, ask + SCHEDULE), options=QUICK)
+    assert (0, []) == (document["exit_code"], kinds_of(document))
+
+
 def test_what_was_replaced_must_have_been_reached(tmp_path):
     """A case that is made the same as the others is not known where it never came up."""
     rare = "        if len(self.running) > 99:\n            self.extra = 7\n"
     before = changed((SCHEDULE, f"{rare}        else:\n            self.extra = 1\n{SCHEDULE}"))
     change = (f"{rare}        else:\n            self.extra = 1\n", "        self.extra = 1\n")
     document = patch_with(tmp_path, change, before=before, options=QUICK)
-    assert (3, [("not reached", None)]) == (document["exit_code"], kinds_of(document))
+    kinds = [("not reached", None), *IN_VAIN]  # Neither the case, nor that it is asked for.
+    assert (3, kinds) == (document["exit_code"], kinds_of(document))
     row = (
         f"toy/engine.py:{line_of(before, '= 7')}  self.extra = 7  [gone, and base did not reach it]"
     )

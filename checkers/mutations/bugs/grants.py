@@ -362,6 +362,21 @@ def a_hit_does_not_count_where_prompts_are_whole(original: Method) -> Method:
 
 
 @mutation(
+    target="impl.scheduler:FastScheduler._may_be_cut",
+    setting="whole-prompts-again",
+    caught_by="same_as_spec",
+)
+def only_the_prompt_must_be_whole(original: Method) -> Method:
+    """Whoever was preempted is computed again in chunks as soon as the prompt alone would fit."""
+
+    def _may_be_cut(self: Any, num_new_tokens: int) -> bool:
+        num_prompt_tokens = self._next_queue().peek_request().num_prompt_tokens
+        return bool(original(self, min(num_new_tokens, num_prompt_tokens)))
+
+    return _may_be_cut
+
+
+@mutation(
     target="impl.scheduler:FastScheduler._load_head",
     setting="reserved-loads",
     caught_by="loads_leave_room_for_prefills",
