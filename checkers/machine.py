@@ -26,7 +26,7 @@ from checkers.mixed import find_setting
 from checkers.run import Breach, Judge, Run, select_invariants
 from checkers.table import describe_breach, table_of
 from checkers.trial import TraceStep, Trial, breach_of_fault
-from spec.actions import Action, Schedule, UpdateFromOutput
+from spec.actions import Action, FinishRequests, Schedule, UpdateFromOutput
 from spec.transition import Transition
 
 Answer = TypeVar("Answer")
@@ -166,18 +166,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._deliver(tokens)
 
     @precondition(lambda self: bool(self.run.model.aborts()))
-    @rule(client=CLIENT)
-    def abort(self, client: int) -> None:
-        """A client disconnects; mostly none does."""
-        aborts = self.run.model.aborts()
-        if client < len(aborts):
-            self._do(aborts[client])
+    @rule(client=CLIENT, other=CLIENT)
+    def abort(self, client: int, other: int) -> None:
+        """A client disconnects, or two at once, of whom one may have ended; mostly none does."""
+        live, ended = self.run.model.live, self.run.model.ended
+        for name in list(live)[client : client + 1]:
+            others = [one for one in (*live, *ended) if one != name]
+            self._do(FinishRequests((*others[other : other + 1], name)))
 
     @precondition(lambda self: bool(self.run.model.controls()))
     @rule(control=CONTROL)
     def control(self, control: int) -> None:
-        """The engine is paused or goes on, a grammar is compiled, or the prefix cache is reset."""
-        controls = self.run.model.controls()
+        """The engine is paused or goes on, a grammar is compiled, or the prefix cache is reset.
+
+        A call may be late, and name a request that has ended.
+        """
+        controls = [*self.run.model.controls(), *self.run.model.late_controls()[-2:]]
         self._do(controls[control % len(controls)])
 
     def _arrive(self, shape: int) -> None:
