@@ -268,7 +268,8 @@ class _Watchdog:
 
     def _on_next_line(self, frame: FrameType, event: str, arg: object) -> Any:
         """Interrupts once more if the engine goes on, which is in a handler that has caught it."""
-        if self._called_at and event == "line" and frame.f_code.co_filename != __file__:
+        is_ours = frame.f_code.co_filename == __file__ or _is_collecting(frame)
+        if self._called_at and event == "line" and not is_ours:
             raise _Hang
         return self._on_next_line
 
@@ -327,16 +328,11 @@ def _format_place(trace: TracebackType | None) -> str:
 
 
 def _is_untouchable(frame: FrameType) -> bool:
-    """Whether the engine has just returned, or is about to be called, or memory is cleared up.
-
-    A collector's callback runs in the middle of some instruction. Who is interrupted there swallows
-    it, and the interpreter may not survive that a trace begins there; the next tick comes soon.
-    """
-    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    """Whether the engine has just returned, or is about to be called, or memory is cleared up."""
+    if _is_collecting(frame):
+        return True
     above: FrameType | None = frame
     while above is not None and above.f_code.co_filename != __file__:
-        if above.f_code in callbacks:
-            return True
         above = above.f_back
     is_between = above is frame and frame.f_code is call_within.__code__
     return (
@@ -344,3 +340,18 @@ def _is_untouchable(frame: FrameType) -> bool:
         or is_between
         or above.f_code.co_qualname.startswith(("_guard.", "_Watchdog."))
     )
+
+
+def _is_collecting(frame: FrameType) -> bool:
+    """Whether memory is cleared up: a collector's callback runs.
+
+    It runs in the middle of some instruction. Who is interrupted there swallows it, and the
+    interpreter may not survive that a trace begins there; the next tick, or line, comes soon.
+    """
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    above: FrameType | None = frame
+    while above is not None and above.f_code.co_filename != __file__:
+        if above.f_code in callbacks:
+            return True
+        above = above.f_back
+    return False

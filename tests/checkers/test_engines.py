@@ -9,7 +9,7 @@ import time
 import pytest
 
 from checkers import engines
-from checkers.engines import Engine, hang_alarms, load_engine
+from checkers.engines import Engine, call_within, hang_alarms, load_engine
 from checkers.errors import EngineFault, HarnessError
 from spec.interface import ModelRunnerOutput, NewRequest, RequestStatus, SchedulerOutput
 from spec.scheduler import ReferenceScheduler
@@ -169,6 +169,28 @@ def test_nobody_is_interrupted_while_memory_is_cleared_up():
     assert [] == interruptions
 
 
+def test_an_engine_is_not_interrupted_again_while_memory_is_cleared_up():
+    """A collector's callback that runs in a handler of the engine is no line of the engine."""
+    interruptions = []
+
+    def callback(phase, info):
+        try:
+            info = dict(info)
+        except BaseException as error:  # noqa: BLE001  (what interrupts is no Exception)
+            interruptions.append(error)
+
+    watchdog = engines._Watchdog()
+    watchdog.start(limit_s=1.0)
+    gc.callbacks.append(callback)
+    sys.settrace(watchdog._on_next_line)
+    try:
+        gc.collect()
+    finally:
+        sys.settrace(None)
+        gc.callbacks.remove(callback)
+    assert [] == interruptions
+
+
 def test_an_engine_that_has_returned_is_not_interrupted(monkeypatch):
     """Whatever runs while the watchdog is told that a call is over does not count as the call."""
     stop, taken = engines._Watchdog.stop, []
@@ -186,6 +208,21 @@ def test_an_engine_that_has_returned_is_not_interrupted(monkeypatch):
     with hang_alarms():
         assert {} == engine.schedule().num_scheduled_tokens
     assert [True] * 2 == taken
+
+
+def test_any_call_may_be_given_a_limit():
+    """What returns in time is handed on, what does not is interrupted."""
+
+    def spin(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+        return "done"
+
+    with hang_alarms():
+        assert "done" == call_within(5.0, spin, 0.0)
+        with pytest.raises(EngineFault, match="did not return within 0.1 s"):
+            call_within(0.1, spin, 5.0)
 
 
 def test_alarms_may_be_nested():
