@@ -282,12 +282,13 @@ def call_within(limit_s: float, call: Callable[[A], T], argument: A) -> T:
     """Calls; raises `EngineFault` if that takes so many seconds, while `hang_alarms` are on."""
     _WATCHDOG.start(limit_s)
     try:
-        return call(argument)
+        try:
+            return call(argument)
+        finally:
+            _WATCHDOG.stop()
     except _Hang as hang:
         evidence = f"did not return within {limit_s:g} s"
         raise EngineFault("engine_hangs", evidence, _format_place(hang.__traceback__)) from None
-    finally:
-        _WATCHDOG.stop()
 
 
 class _guard:  # noqa: N801  (reads as a statement: `with _guard("schedule", 10)`)

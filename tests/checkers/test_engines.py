@@ -221,7 +221,7 @@ def test_any_call_may_be_given_a_limit():
 
     with hang_alarms():
         assert "done" == call_within(5.0, spin, 0.0)
-        with pytest.raises(EngineFault, match="did not return within 0.1 s"):
+        with pytest.raises(EngineFault, match=r"did not return within 0\.1 s"):
             call_within(0.1, spin, 5.0)
 
 
