@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar, cast
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from checkers.answers import find_faults
 from checkers.errors import EngineFault, HarnessError
@@ -131,6 +132,8 @@ class Guarded:
         self.engine = engine
         self._time_limit_s = time_limit_s
         self._is_trusted = is_trusted
+        # Steps that have not returned, and what they looked like when they were handed over.
+        self._in_flight: deque[tuple[SchedulerOutput, dict[str, str]]] = deque()
 
     def add_request(self, new: NewRequest) -> EngineCoreOutput | None:
         """As the engine."""
@@ -144,12 +147,15 @@ class Guarded:
         with _guard("schedule", self._time_limit_s):
             output = self.engine.schedule()
             self._expect(output, SchedulerOutput, "schedule()")
+        if not self._is_trusted:
+            self._in_flight.append((output, _show(output)))
         return output
 
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
     ) -> dict[int, list[EngineCoreOutput]]:
         """As the engine."""
+        self._expect_unchanged(output)
         with _guard("update_from_output", self._time_limit_s):
             results = self.engine.update_from_output(output, result)
             self._expect(results, dict[int, list[EngineCoreOutput]], "update_from_output()")
@@ -201,10 +207,30 @@ class Guarded:
             self._expect(seen, Observation, "observe()")
         return seen
 
+    def _expect_unchanged(self, output: SchedulerOutput) -> None:
+        """Raises `EngineFault` if a step is not what was handed over: a worker may read it late."""
+        while self._in_flight:
+            planned, before = self._in_flight.popleft()
+            if planned is not output:
+                continue
+            for name, now in _show(output).items():
+                if now != before[name]:
+                    raise EngineFault(
+                        "engine_answers",
+                        f"{name} of a step in flight was {before[name]} when schedule() returned "
+                        f"it, and is {now} now",
+                    )
+            return
+
     def _expect(self, answer: object, kind: Any, call: str) -> None:
         fault = None if self._is_trusted else next(find_faults(answer, kind, call), None)
         if fault is not None:
             raise EngineFault("engine_answers", fault)
+
+
+def _show(output: SchedulerOutput) -> dict[str, str]:
+    """What each field of a step looks like."""
+    return {field.name: repr(getattr(output, field.name)) for field in fields(SchedulerOutput)}
 
 
 class _Hang(BaseException):

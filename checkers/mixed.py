@@ -243,7 +243,7 @@ def _draw_environment(mix: Mix, config: SchedulerConfig) -> Environment:
         draft_token_ids=() if config.async_scheduling else _draw_tokens(rng, drafts, ends),
         with_aborts=rng.random() < 0.6,
         with_pauses=mix.has("pauses", 0.2),
-        with_resets=config.enable_prefix_caching and mix.has("resets", 0.3),
+        with_resets=mix.has("resets", 0.3),
         **_draw_chunks(rng, config, shapes),
     )
 

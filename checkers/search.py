@@ -169,7 +169,7 @@ class Walker:
         config = self.setting.scheduler
         run = Run(
             config,
-            self.engine.build(config, is_trusted=True),
+            self.engine.build(config, is_trusted=not self.is_judged),
             self.setting.environment,
             with_worker=self.is_judged,
         )

@@ -43,7 +43,10 @@ class Environment:
     with_pauses: bool = field(default=False, validator=is_bool)
     """Whether the engine may be paused, in part or wholly, and go on."""
     with_resets: bool = field(default=False, validator=is_bool)
-    """Whether the prefix cache may be reset, with running requests or without."""
+    """Whether the prefix cache may be reset, with running requests or without.
+
+    Without a cache a reset still preempts those who run.
+    """
     chunks: tuple[StreamingUpdate, ...] = ()
     """Streaming input: the menu of chunks that a resumable request may be handed; the arrival time
     is set when one arrives."""
@@ -82,11 +85,6 @@ class Environment:
         """Raises `ConfigError` if an arrival or a depth breaks a precondition of `config`."""
         for shape in self.shapes:
             check_fits(shape, config)
-        if self.with_resets and not config.enable_prefix_caching:
-            raise ConfigError(
-                "with_resets=True needs enable_prefix_caching=True, or there is nothing to reset; "
-                "switch both on or both off"
-            )
         self._check_loads(config)
         self._check_chunks()
         if self.max_session_tokens >= config.max_model_len:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 
+import attrs
 import pytest
 
 from checkers import engines
@@ -208,6 +209,33 @@ def test_an_engine_that_has_returned_is_not_interrupted(monkeypatch):
     with hang_alarms():
         assert {} == engine.schedule().num_scheduled_tokens
     assert [True] * 2 == taken
+
+
+class GoesOnWriting(ReferenceScheduler):
+    """An engine that goes on using a list which it has handed over."""
+
+    def schedule(self):
+        self.planned = super().schedule()
+        return self.planned
+
+    def add_request(self, new):
+        self.planned.finished_req_ids.append(new.request_id)
+        return super().add_request(new)
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_a_step_in_flight_stays_as_it_was_handed_over(is_trusted):
+    """A worker may read it late; who is trusted is not asked, which saves time."""
+    engine = Engine("writing", GoesOnWriting, 1.0).build(TINY.scheduler, is_trusted=is_trusted)
+    first = engine.schedule()
+    engine.add_request(attrs.evolve(TINY.environment.shapes[0], request_id="A"))
+    if is_trusted:
+        assert {} == engine.update_from_output(first, ModelRunnerOutput({}))
+        return
+    with pytest.raises(EngineFault) as fault:
+        engine.update_from_output(first, ModelRunnerOutput({}))
+    told = "finished_req_ids of a step in flight was [] when schedule() returned it, and is ['A']"
+    assert ("engine_answers", f"{told} now") == (fault.value.name, fault.value.evidence)
 
 
 def test_any_call_may_be_given_a_limit():

@@ -10,10 +10,10 @@ from attrs import evolve
 from spec.actions import GrammarReady, ResetPrefixCache, SetPauseState
 from spec.environment import Environment
 from spec.interface import (
-    ConfigError,
     EngineCoreOutput,
     NewRequest,
     PauseState,
+    RequestStatus,
     SchedulerConfig,
 )
 from spec.scheduler import ReferenceScheduler
@@ -313,12 +313,18 @@ def test_what_a_reset_drops_stays_dropped() -> None:
     assert ["A"] == list(driver.update(A=9))
 
 
-def test_resets_need_a_prefix_cache() -> None:
-    """Without a prefix cache there is nothing to reset, and the environment says so."""
-    environment = Environment(shapes=(make_request("A", 1),), max_live_requests=1, with_resets=True)
-    with pytest.raises(ConfigError, match="with_resets=True needs enable_prefix_caching=True"):
-        environment.check_fits(make_config())
-    environment.check_fits(make_config(enable_prefix_caching=True))
-    driver = Driver(make_config(enable_prefix_caching=True))
-    driver.environment = environment
+@pytest.mark.parametrize("enable_prefix_caching", [False, True])
+def test_whether_something_is_cached_is_no_condition_of_a_reset(
+    enable_prefix_caching: bool,
+) -> None:
+    """Either reset may happen in an environment with resets; one preempts all who run."""
+    driver = Driver(make_config(enable_prefix_caching=enable_prefix_caching), make_request("A", 6))
+    driver.environment = Environment(
+        shapes=(make_request("A", 1),), max_live_requests=1, with_resets=True
+    )
     assert [ResetPrefixCache(False), ResetPrefixCache(True)] == driver.controls()
+    driver.schedule()
+    driver.do(ResetPrefixCache(False))
+    assert RequestStatus.RUNNING == driver["A"].status
+    driver.do(ResetPrefixCache(True))
+    assert RequestStatus.PREEMPTED == driver["A"].status

@@ -213,6 +213,22 @@ def a_reset_leaves_content(original: Method) -> Method:
 
 @mutation(
     target="impl.scheduler:FastScheduler.reset_prefix_cache",
+    setting="resets-uncached",
+    caught_by="placeholders_count_pending_samples",
+)
+def a_reset_without_a_cache_preempts_nobody(original: Method) -> Method:
+    """Where nothing is cached, a reset of running requests returns at once."""
+
+    def reset_prefix_cache(self: Any, reset_running_requests: bool = False) -> bool:
+        if not self.config.enable_prefix_caching:
+            return bool(self.block_pool.reset_prefix_cache())
+        return bool(original(self, reset_running_requests))
+
+    return reset_prefix_cache
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler.reset_prefix_cache",
     setting="resets",
     caught_by="in_flight_tokens_are_counted",
     source="vLLM #46066",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any
 
+import attrs
+
 from checkers.mutations.registry import mutation
 from checkers.planting import Method
 from spec.interface import EngineCoreOutput, RequestStatus, StopOrder
@@ -27,6 +29,20 @@ def an_aborted_request_gets_output(original: Method) -> Method:
         return results
 
     return update_from_output
+
+
+@mutation(
+    target="impl.scheduler:FastScheduler.add_request",
+    setting="stops",
+    caught_by="stops_are_in_order",
+)
+def an_end_of_sequence_of_0_is_none(original: Method) -> Method:
+    """A request whose end of sequence is token 0 has none."""
+
+    def add_request(self: Any, new: Any) -> Any:
+        return original(self, attrs.evolve(new, eos_token_id=new.eos_token_id or None))
+
+    return add_request
 
 
 @mutation(
