@@ -215,10 +215,12 @@ class GoesOnWriting(ReferenceScheduler):
     """An engine that goes on using a list which it has handed over."""
 
     def schedule(self):
+        """Remembers the step."""
         self.planned = super().schedule()
         return self.planned
 
     def add_request(self, new):
+        """Writes into it."""
         self.planned.finished_req_ids.append(new.request_id)
         return super().add_request(new)
 

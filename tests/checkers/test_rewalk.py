@@ -70,7 +70,7 @@ def test_the_environment_of_a_run_allows_it():
     assert run == run_trial(rules, spec, run).actions
     environment = environment_of(run, rules)
     assert ((shape,), 2) == (environment.shapes, environment.max_live_requests)
-    assert ((0, 1), True) == (environment.sampled_token_ids, environment.with_aborts)
+    assert ((8, 1), True) == (environment.sampled_token_ids, environment.with_aborts)
     assert other not in environment.shapes
 
 
