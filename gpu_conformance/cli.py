@@ -145,6 +145,11 @@ def _list_everything() -> None:
 
 def _conform(form: str, bugs: bool, **order: Any) -> NoReturn:
     def checks(progress: Progress) -> Iterator[Check]:
+        if any(":" in backend for backend in order["backends"]):
+            from gpu_conformance.apart import conform_apart
+
+            yield from conform_apart(order, progress)
+            return
         from gpu_conformance.bug_command import catch_bugs
         from gpu_conformance.command import Order, conform_all
 

@@ -6,11 +6,6 @@ Entry point: `EngineBeside`, which is served like any other engine.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -18,7 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from checkers.errors import EngineFault, HarnessError
-from checkers.processes import describe_end, start_process
+from checkers.processes import describe_end, end_session, lead_session, start_process
 from gpu_conformance.faults import format_end
 from gpu_conformance.live.interface import Served
 from gpu_conformance.registry import NotHere
@@ -87,10 +82,7 @@ class EngineBeside:
         """Ends the process, and whatever it has started."""
         if self._process is None or self._connection is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid or 0, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
+        end_session(self._process)
         self._connection.close()
         self._process = self._connection = None
 
@@ -124,11 +116,7 @@ class EngineBeside:
 
 
 def _serve(connection: Connection, target: str, *arguments: str) -> None:
-    os.setsid()
-    threading.Thread(target=_end_with_the_command, daemon=True).start()
-    # What an engine prints, from whatever language, is no part of the report.
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
+    lead_session()
     with contextlib.suppress(EOFError, BrokenPipeError):  # The command has ended.
         connection.send(Reply())
         try:
@@ -139,14 +127,6 @@ def _serve(connection: Connection, target: str, *arguments: str) -> None:
         connection.send(Reply(block_size=block_size))
         while True:
             connection.send(_answer(engine, connection.recv()))
-
-
-def _end_with_the_command() -> None:
-    """Ends this process, and whatever it has started, once the command is gone."""
-    command = multiprocessing.parent_process()
-    assert command is not None, "this process was started by one"
-    command.join()
-    os.killpg(0, signal.SIGKILL)
 
 
 def make_engine(target: str, model: str, dtype: str, device: str) -> tuple[Any, int]:

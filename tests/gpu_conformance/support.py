@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -77,6 +79,38 @@ class Hangs(Echo):
         while len(output.num_scheduled_tokens) > 1:
             with suppress(Exception):
                 sum(range(1000))
+        return super().execute(output)
+
+
+class Exits(Echo):
+    """One that ends its process, as if all were well, once somebody is beside the first request."""
+
+    def execute(self, output):
+        """Runs one step, or nothing ever again."""
+        if len(output.num_scheduled_tokens) > 1:
+            self.end()
+        return super().execute(output)
+
+    def end(self):
+        """Ends the process."""
+        os._exit(0)
+
+
+class Killed(Exits):
+    """One whose process is ended from outside, as for want of memory."""
+
+    def end(self):
+        """Ends the process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Prints(Echo):
+    """One that has something to say."""
+
+    def execute(self, output):
+        """Runs one step, and tells."""
+        print("a step")  # noqa: T201  (what it is about)
+        os.write(1, b"a step\n")
         return super().execute(output)
 
 
