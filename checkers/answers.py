@@ -22,6 +22,8 @@ WORDS: dict[type, str] = {
     dict: "a dict",
 }
 """What a message calls a value of a type."""
+MAX_INT = 2**63
+"""A number beyond it counts nothing, and names nothing."""
 MAX_SHOWN = 60
 """Characters of a value in a message."""
 
@@ -36,6 +38,8 @@ def find_faults(value: Any, kind: Any, place: str) -> Iterator[str]:
         yield from [] if [] in faults else faults[0]
     elif not is_a(value, origin or kind):
         yield f"{place} is {describe(value)}, expected {WORDS[origin or kind]}"
+    elif kind is int and abs(value) > MAX_INT:
+        yield f"{place} has {value.bit_length()} bits, expected {WORDS[int]} of at most 64"
     elif origin is dict:
         yield from _find_in_dict(value, get_args(kind), place)
     elif origin is not None:

@@ -474,7 +474,7 @@ def mutate(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         sys.exit(0)
 
-    check_mutate(by, systematic, files or configs or sample or seed or time_budget)
+    check_mutate(names, by, systematic, files or configs or sample or seed or time_budget)
 
     def checks(progress: Progress) -> Iterator[Check]:
         if by:
@@ -498,8 +498,13 @@ def mutate(
     )
 
 
-def check_mutate(by: str, systematic: str | None, is_narrowed: Any) -> None:
-    """Raises `HarnessError` for options that would be left unheard."""
+def check_mutate(names: tuple[str, ...], by: str, systematic: str | None, is_narrowed: Any) -> None:
+    """Raises `HarnessError` for names and options that would be left unheard."""
+    if names and systematic:
+        raise HarnessError(
+            f"{' '.join(names)}: --systematic makes edits, and no known bugs; leave out the names, "
+            "or --systematic"
+        )
     if by and systematic:
         raise HarnessError("--by is for known bugs, and --systematic for edits; leave out one")
     if is_narrowed and not systematic:

@@ -212,6 +212,8 @@ def read(path: Path) -> Counterexample:
         raise HarnessError(f"{path}: {explain(error)}") from error
     if not found.breaches:
         raise HarnessError(f"{path}: breaches is empty, so nothing is left to show; name a breach")
+    if not found.steps and found.breach.kind != "engine":
+        raise HarnessError(f"{path}: steps is empty, so nothing breaks a rule; restore the file")
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from attrs import fields, frozen
 
@@ -273,10 +274,30 @@ class _Watchdog:
         old = signal.signal(signal.SIGALRM, self._on_tick)
         old_timer = signal.setitimer(signal.ITIMER_REAL, self.tick_s, self.tick_s)
         try:
-            yield
+            with self._keeping_the_process():
+                yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, *old_timer)
             signal.signal(signal.SIGALRM, old)
+
+    @contextmanager
+    def _keeping_the_process(self) -> Iterator[None]:
+        """Lets an engine that would end this process raise instead: no verdict would be left.
+
+        Processes that are forked meanwhile end as ever.
+        """
+        end, process = os._exit, os.getpid()
+
+        def refuse(status: int) -> NoReturn:
+            if self._called_at and os.getpid() == process:
+                raise SystemExit(f"os._exit({status})")
+            end(status)
+
+        vars(os)["_exit"] = refuse
+        try:
+            yield
+        finally:
+            vars(os)["_exit"] = end
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:
         is_running = self._called_at and frame is not None and not _is_untouchable(frame)

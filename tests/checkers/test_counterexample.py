@@ -204,6 +204,7 @@ def changed(*path, **fields):
         (changed(steps="r0"), ": steps: 'r0' is not a list; give one"),
         (changed(claims=["comfort"]), ": claims ['comfort'] are unknown; known are prompts_are"),
         (changed(breaches=[]), ": breaches is empty, so nothing is left to show; name a breach"),
+        (changed(steps=[]), ": steps is empty, so nothing breaks a rule; restore the file"),
         (changed("breaches", 0, kind="x"), ": breaches[0].kind: 'x' is unknown; choose invariant"),
         (changed("config", num_blocks=0), ": config: num_blocks=0 is below 1; the pool is empty"),
         (changed("config", block_size="2"), ": config.block_size: '2' is not a whole number"),

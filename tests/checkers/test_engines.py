@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -209,6 +210,47 @@ def test_an_engine_that_has_returned_is_not_interrupted(monkeypatch):
     with hang_alarms():
         assert {} == engine.schedule().num_scheduled_tokens
     assert [True] * 2 == taken
+
+
+class EndsTheProcess(ReferenceScheduler):
+    """An engine that takes the process along."""
+
+    def schedule(self):
+        """Ends it."""
+        os._exit(0)
+
+
+def test_an_engine_that_would_end_the_process_is_a_finding():
+    """Nobody would be left to tell, and the exit code would say that all is well."""
+    end = os._exit
+    fault = fault_of(EndsTheProcess, "schedule")
+    assert ("engine_raises", "schedule raised SystemExit: os._exit(0)") == (
+        fault.name,
+        fault.evidence,
+    )
+    assert end is os._exit
+
+
+def test_a_forked_process_may_end_itself():
+    """What is forked while an engine is watched is not the engine."""
+    with hang_alarms():
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+    assert 7 == os.waitstatus_to_exitcode(status)
+
+
+def test_a_number_that_counts_nothing_is_no_answer():
+    """Beyond 64 bits nothing is counted, and it could not even be shown."""
+
+    class Grants(ReferenceScheduler):
+        def schedule(self):
+            return SchedulerOutput({"a": 10**5000})
+
+    fault = fault_of(Grants, "schedule")
+    told = "schedule().num_scheduled_tokens['a'] has 16610 bits, expected a whole number of at most"
+    assert ("engine_answers", f"{told} 64") == (fault.name, fault.evidence)
 
 
 class GoesOnWriting(ReferenceScheduler):

@@ -312,6 +312,7 @@ def test_the_table_is_of_the_bugs_that_are_planted():
         ("--config", "tiny"),
         ("--sample", "5"),
         ("one_seat_too_many", "--file", "impl/slots.py"),
+        ("one_seat_too_many", "--systematic", "engine"),
     ],
 )
 def test_no_option_goes_unheard(options):
