@@ -339,9 +339,9 @@ def validate(runs: tuple[Path, ...], exact_ids: bool, dialect: str | None, form:
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds, after the imports.",
+    default=None,
+    help="Seconds, after the imports. Default: 60, and up to 180 more for a change with which "
+    "nothing is wrong so far, if it takes that to walk eight rounds.",
 )
 @click.option(
     "--walks",
@@ -380,7 +380,7 @@ def patch(
     repo: Path | None,
     engine: str,
     no_lockstep: bool,
-    time_budget: float,
+    time_budget: float | None,
     walks: int,
     memory_limit: int,
     engine_timeout: float,
@@ -397,6 +397,7 @@ def patch(
     def checks(progress: Progress) -> Iterator[Check]:
         from checkers.mixed import PER_ROUND
         from checkers.patch.command import Change, check_patch
+        from checkers.patch.comparison import TimeBudget
         from checkers.patch.protocol import Job
 
         settings = _settings(configs, "search", changes, claims)
@@ -414,7 +415,8 @@ def patch(
             memory_mib=memory_limit,
         )
         change = Change(diff=diff, base=base, head=head, repo=repo)
-        yield from check_patch(change, job, time_budget, progress, out)
+        budget = TimeBudget() if time_budget is None else TimeBudget(time_budget, 0.0)
+        yield from check_patch(change, job, budget, progress, out)
 
     scope = "both sides did the same walks, which are samples; what was not reached is not known"
     report_checks("patch", checks, form, scope)

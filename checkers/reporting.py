@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from checkers.errors import HarnessError
@@ -26,15 +26,21 @@ CTRL_C = "Ctrl-C"
 
 
 def report_checks(
-    command: str, checks: Callable[[Progress], Iterator[Check]], form: str, scope: str
+    command: str,
+    checks: Callable[[Progress], Iterator[Check]],
+    form: str,
+    scope: str | Callable[[Sequence[Check]], str],
 ) -> NoReturn:
-    """Runs the checks one by one, prints each at once, and exits with the worst verdict."""
+    """Runs the checks one by one, prints each at once, and exits with the worst verdict.
+
+    What it holds for may depend on the checks.
+    """
     from rich.console import Console
 
     from checkers.progress import Progress
     from checkers.report import Reporter
 
-    reporter = Reporter(command, form, scope, make_console(), time.monotonic())
+    reporter = Reporter(command, form, "", make_console(), time.monotonic())
     # What an engine prints is no part of the report.
     with Progress(Console(stderr=True)) as progress, contextlib.redirect_stdout(sys.stderr):
         try:
@@ -50,6 +56,7 @@ def report_checks(
                 raise
             reporter.fault = str(error)
             reporter.stop(reporter.fault)
+    reporter.scope = scope if isinstance(scope, str) else scope(reporter.checks)
     sys.exit(reporter.finish())
 
 

@@ -31,6 +31,7 @@ NO_CODE = {
 DECLARATIONS = (ast.Global, ast.Nonlocal, ast.AnnAssign)
 """Statements that may come to no instruction at all."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Binding = ast.Assign | ast.AnnAssign | ast.AugAssign
 Changes = list[tuple[range, range]]
 """Old lines and the new ones in their place."""
 CACHES = "__pycache__"
@@ -67,6 +68,8 @@ class ChangedFile:
     """Lines of the new text that run next where something is gone: who comes there may miss it."""
     is_python: bool = True
     """Whether it can be told which of its lines a run reaches."""
+    is_run: bool = False
+    """Whether anything changed but imports, so that a run must come to it."""
     is_same_code: bool = False
     """Whether nothing but comments, docstrings and layout differs."""
     texts: dict[int, str] = field(factory=dict)
@@ -126,29 +129,37 @@ def _compare(path: str, old_path: str, before: bytes | None, after: bytes | None
     old = _Text((before or b"").decode(errors="replace"))
     new = _Text((after or b"").decode(errors="replace"))
     changes = [*_find_changes(old, new)]
+    removed, added = ({line for pair in changes for line in pair[side]} for side in (0, 1))
     changed = set(_find_changed_lines(new, changes))
+    is_run = not all(
+        text.is_import(line)
+        for text, lines in ((old, removed), (new, added))
+        for line in text.lines_to_reach(lines)
+    )
+    uses = set(new.lines_using(new.names_bound_on(added))) - changed
     if path != old_path:
         changed |= {*new.with_code[:1]}  # Is it imported at all?
-    beside = set(_find_lines_beside(old, new, changes)) - changed
-    removed, added = ({line for pair in changes for line in pair[side]} for side in (0, 1))
+    beside = set(_find_lines_beside(old, new, changes)) - changed - uses
     texts = {line: f"{new.lines[line - 1].strip()}  [code beside it is gone]" for line in beside}
+    texts |= {line: f"{new.lines[line - 1].strip()}  [uses what has changed]" for line in uses}
     texts |= {line: new.show(line, added) for line in changed}
     gone = {line: old.show(line, removed) for line in _find_gone(old, new, changes)}
     return ChangedFile(
         path,
         old_path,
-        tuple(sorted(changed)),
+        tuple(sorted(changed | uses)),
         gone=gone,
         was=dict(_find_replaced(old, new, changes)),
         beside=tuple(sorted(beside)),
+        is_run=is_run,
         is_same_code=path == old_path
         and before is not None
         and after is not None
         and _is_same_code(before, after),
         texts=texts,
-        operands=new.operands_on(added),
+        operands=new.operands_on(added | uses),
         old_operands=old.operands_on(removed),
-        conditions=new.conditions_on(added),
+        conditions=new.conditions_on(added | uses),
         old_conditions=old.conditions_on(removed),
     )
 
@@ -236,6 +247,37 @@ class _Text:
         """The lines that run if lines of code run, in order."""
         own = [line for line in lines if line in self.significant]
         return sorted({reached for line in own for reached in self._line_to_reach(line)})
+
+    def names_bound_on(self, lines: Collection[int]) -> set[str]:
+        """What an import binds on some lines: constants of a module or a class.
+
+        That the lines run says nothing; whoever uses the names must.
+        """
+        owners = [self._statement_at(line) for line in lines if line in self.significant]
+        bound = [
+            node
+            for owner in owners
+            if isinstance(owner, Binding) and self.function_at(owner.lineno) is None
+            for node in ast.walk(owner)
+        ]
+        return {
+            node.id
+            for node in bound
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+
+    def lines_using(self, names: Collection[str]) -> Iterator[int]:
+        """Yields the lines of functions that read one of some names."""
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                continue
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in names and self.function_at(node.lineno) is not None:
+                yield from self._line_to_reach(node.lineno)
+
+    def is_import(self, line: int) -> bool:
+        """Whether a line imports, which is all that it does."""
+        return isinstance(self._statement_at(line), ast.Import | ast.ImportFrom)
 
     def show(self, line: int, changed: Collection[int]) -> str:
         """What stands on a line that stands for changed ones."""

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from checkers.errors import HarnessError
 from checkers.patch.changed_lines import ChangedFile, find_changed_files
-from checkers.patch.comparison import Comparison, Found
+from checkers.patch.comparison import Comparison, Found, TimeBudget
 from checkers.patch.findings import Findings, report_nothing, report_same_code
 from checkers.patch.protocol import Job
 from checkers.patch.side import Side
@@ -42,7 +42,7 @@ class Change:
 
 
 def check_patch(
-    change: Change, job: Job, seconds: float, progress: Progress, out: Path
+    change: Change, job: Job, budget: TimeBudget, progress: Progress, out: Path
 ) -> Iterator[Check]:
     """Compares both sides of a change; yields what was looked at, then each thing found."""
     with tempfile.TemporaryDirectory(prefix="schedcheck-patch-") as name:
@@ -54,12 +54,12 @@ def check_patch(
         if all(file.is_same_code for file in files):
             yield report_same_code(sources, files, job)
             return
-        found = _compare(sources, files, job, seconds, progress)
+        found = _compare(sources, files, job, budget, progress)
     yield from Findings(sources, files, job, found).report(out)
 
 
 def _compare(
-    sources: Sources, files: list[ChangedFile], job: Job, seconds: float, progress: Progress
+    sources: Sources, files: list[ChangedFile], job: Job, budget: TimeBudget, progress: Progress
 ) -> Found:
     wanted = {
         sources.base: [
@@ -84,7 +84,7 @@ def _compare(
     )
     for side in (base, head):
         side.start()
-    comparison = Comparison(base, head, seconds, progress.say)
+    comparison = Comparison(base, head, budget, progress.say)
     try:
         return comparison.run()
     finally:

@@ -73,6 +73,15 @@ class Difference:
     """What base and head decide last, without the names of blocks."""
 
 
+@frozen
+class TimeBudget:
+    """How long it may take, once both sides are imported."""
+
+    seconds: float = 60.0
+    extra_seconds: float = 180.0
+    """More, for a change with which nothing is wrong, if it takes that to walk enough."""
+
+
 @define
 class Found:
     """What was looked at, and what came of it."""
@@ -123,7 +132,7 @@ class Comparison:
         self,
         base: Side,
         head: Side,
-        seconds: float,
+        budget: TimeBudget,
         say: Callable[[str], None],
     ) -> None:
         self.base = base
@@ -134,16 +143,19 @@ class Comparison:
         self.found = Found(
             missing={**base.job.lines, **head.job.lines},
             num_wanted=self.rounds.num_wanted,
-            seconds=seconds,
+            seconds=budget.seconds,
         )
         for path, operands in {**base.job.operands, **head.job.operands}.items():
             self.found.absent[path] = {operand: {} for operand in operands}
         for path, conditions in {**base.job.conditions, **head.job.conditions}.items():
             self.found.one_way[path] = dict.fromkeys(conditions, frozenset())
         self.started = time.monotonic()
-        self.seconds = seconds
+        self.seconds = budget.seconds
+        self.extra_seconds = budget.extra_seconds
         self.failing: dict[str, list[RunReport]] = {"base": [], "head": []}
         self.differing: list[RunReport] = []
+        # Settings drawn at random in which a side has walked.
+        self.drawn: set[int] = set()
         # Whether both processes have loaded their engine.
         self.has_both = False
 
@@ -154,7 +166,8 @@ class Comparison:
             self.started = time.monotonic()  # An import has a limit of its own.
             if self.has_both:
                 self._lead()
-                self._walk()
+                self._walk(self.head.job.num_walks)
+                self._walk_longer()
         except KeyboardInterrupt:
             self._stop()
         except _Over:
@@ -222,9 +235,19 @@ class Comparison:
                     self.found.num_led += led.is_complete
             self.found.num_states_alike += min(num_states.values())
 
-    def _walk(self) -> None:
-        """Rounds of walks, one in each setting where the change can show, alike on both sides."""
-        limit, drawn = self.head.job.num_walks, set[int]()
+    def _walk_longer(self) -> None:
+        """Goes on to as many rounds as there should be, if nothing is wrong so far."""
+        is_wrong = self.failing["head"] or self.found.deaths
+        if self.extra_seconds and self.found.num_rounds < self.rounds.num_wanted and not is_wrong:
+            self.seconds += self.extra_seconds
+            self.found.seconds = self.seconds
+            self._walk(self.rounds.num_wanted)
+
+    def _walk(self, limit: int) -> None:
+        """Rounds of walks, one in each setting where the change can show, alike on both sides.
+
+        So many in all, as far as there is time for; 0 is no limit.
+        """
         while not 0 < limit <= self.found.num_rounds:
             seconds, number = self._left(self._walk_share()), self.found.num_rounds
             places = self.rounds.choose(number)
@@ -250,8 +273,8 @@ class Comparison:
             self._note_walks(walks)
             self.rounds.note([place for (_, place), walk in walks.items() if walk.is_touching])
             self.found.touched = list(self.rounds.touched)
-            drawn.update(place for _, place in walks if place >= len(self.settings))
-            self.found.num_drawn = len(drawn)
+            self.drawn.update(place for _, place in walks if place >= len(self.settings))
+            self.found.num_drawn = len(self.drawn)
             if not any(walk.is_cut for walk in walks.values()):
                 self.found.num_rounds += 1
 

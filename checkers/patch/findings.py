@@ -150,6 +150,9 @@ class Findings:
                 "fails, too; what lies behind was not looked at: mend that first"
             )
             return (sentence,)
+        is_run = any(file.is_run for file in self.files)
+        if is_run and not found.touched and not any(found.missing.values()):
+            return ("no walk ran what has changed; that it could be imported says little",)
         return ()
 
     def _describe_looking(self) -> Iterator[str]:
@@ -422,7 +425,7 @@ class Findings:
         told = {(line, name) for line, name, _ in self._find_absent(path)}
         for condition, ways in self.found.one_way.get(path, {}).items():
             if ways and (condition.line, condition.text) not in told:
-                looks = f"while {condition.text} was {str(*ways).lower()}"
+                looks = f"while {condition.describe(*ways)}"
                 yield condition.line, condition.text, looks
 
 

@@ -26,9 +26,11 @@ def conditions_in(line):
         ("return lambda: a and b", ["a", "b"]),
         ("return a or {}", ["a", "{}"]),
         ("if a(b or c): pass", ["a(b or c)", "b", "c"]),
-        # An assertion promises that it goes one way, and a comparison alone decides nothing.
+        ("return (a, b)[c > 1]", ["c > 1"]),
+        ("return min(a, max(b, 7), key=c) + max(a, b)", ["max(b, 7)", "max(a, b)"]),
+        ("return min(*a) + min(a) + min(a, b, c)", []),
+        # An assertion promises that it goes one way.
         ("assert a and b", []),
-        ("return a < b", []),
         ("while True: pass", []),
     ],
 )
@@ -92,6 +94,28 @@ def test_a_value_is_no_condition(tmp_path, value, expected):
     module, missing = import_noting(tmp_path, "def f(a, b):\n    return a or b\n", "b")
     assert value == module.f(None, value)
     assert expected == missing()
+
+
+def test_a_choice_has_taken_either_or_is_missing(tmp_path):
+    """Of two that are equal none is taken, and of what is no number nobody can tell."""
+    module, missing = import_noting(tmp_path, "def f(a, b):\n    return min(a, b)\n")
+    assert (3, {"min(a, b)": []}) == (module.f(3, 3), missing())
+    assert (3, {"min(a, b)": [True]}) == (module.f(3, 4), missing())
+    assert (2, {}) == (module.f(3, 2), missing())
+    module, missing = import_noting(tmp_path, "def f(a, b):\n    return max(a, b)\n")
+    assert ("b", {}) == (module.f("a", "b"), missing())
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (Condition(1, 0, "a > b"), "a > b was false"),
+        (Condition(1, 0, "min(a, b)", is_choice=True), "min(a, b) was its second argument"),
+    ],
+)
+def test_a_way_is_told_in_words(condition, expected):
+    """What a reader of the report is told."""
+    assert expected == condition.describe(False)
 
 
 def test_nobody_is_asked_who_does_not_tell(tmp_path):

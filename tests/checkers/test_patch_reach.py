@@ -107,6 +107,42 @@ def test_a_condition_that_went_both_ways_is_enough(tmp_path):
     assert (0, []) == (document["exit_code"], kinds_of(document))
 
 
+CAPPED = """
+LIMIT = 1000
+
+
+def cap(number):
+    return number if number <= LIMIT else LIMIT
+"""
+CAP = "        self.cap = cap(len(self.requests))\n"
+
+
+def test_a_constant_is_asked_for_where_it_is_used(tmp_path):
+    """That an import has bound it says nothing of what it does."""
+    before = changed(("class Toy", f"{CAPPED.lstrip()}\n\nclass Toy"), (SCHEDULE, CAP + SCHEDULE))
+    document = patch_with(tmp_path, ("1000", "64"), before=before, options=QUICK)
+    assert (3, IN_VAIN) == (document["exit_code"], kinds_of(document))
+    (row,) = document["checks"][1]["facts"]["lines"]
+    assert row.endswith("[uses what has changed]  [ran only while number <= LIMIT was true]")
+
+
+def test_what_only_an_import_runs_is_not_known(tmp_path):
+    """A class that is made another way may behave another way; no run of a changed line tells."""
+    before = changed(
+        ("class Toy", "@attrs.define(eq=False)\nclass Held:\n    one = 1\n\n\nclass Toy")
+    )
+    document = patch_with(tmp_path, ("(eq=False)", ""), before=before, options=QUICK)
+    assert 3 == document["exit_code"]
+    sentence = "no walk ran what has changed; that it could be imported says little"
+    assert [sentence] == document["checks"][0]["findings"]
+
+
+def test_an_import_is_settled_when_it_has_run(tmp_path):
+    """Nothing but names comes of it, and who uses them is asked elsewhere."""
+    document = patch_with(tmp_path, ("import attrs", "import attrs\nimport json"), options=QUICK)
+    assert (0, []) == (document["exit_code"], kinds_of(document))
+
+
 def test_what_was_replaced_must_have_been_reached(tmp_path):
     """A case that is made the same as the others is not known where it never came up."""
     rare = "        if len(self.running) > 99:\n            self.extra = 7\n"

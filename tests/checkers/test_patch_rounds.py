@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
 from checkers.configs import load_settings
@@ -9,6 +10,7 @@ from checkers.engines import load_engine
 from checkers.mixed import find_setting
 from checkers.patch import rounds
 from checkers.patch.command import Change, check_patch
+from checkers.patch.comparison import TimeBudget
 from checkers.patch.operands import Operand
 from checkers.patch.protocol import Job
 from checkers.patch.reach import Reach, Watched
@@ -93,7 +95,7 @@ def test_a_fault_that_only_drawn_settings_show_is_filed(tmp_path):
     (tmp_path / "change.diff").write_text(diff_of(TOY, changed((SCHEDULE, fault + SCHEDULE))))
     change = Change(diff=str(tmp_path / "change.diff"), base=None, head=None, repo=tmp_path)
     job = Job(engine=ENGINE, settings=SETTINGS[:1], num_walks=1, num_mixed=12, lockstep=False)
-    checks = check_patch(change, job, 60.0, Progress(Console(quiet=True)), tmp_path)
+    checks = check_patch(change, job, TimeBudget(60.0), Progress(Console(quiet=True)), tmp_path)
     found = next(check.counterexample for check in checks if check.counterexample is not None)
     assert ("engine_raises", 3) == (found.breach.name, found.config.block_size)
     assert find_setting(found.setting).scheduler == found.config
@@ -108,6 +110,19 @@ def test_little_is_never_ok(tmp_path, monkeypatch):
     (sentence,) = document["checks"][0]["findings"]
     assert sentence.startswith("only ")
     assert "of 1,000,000 rounds, fit in 3 s; give --time-budget more" in sentence
+
+
+@pytest.mark.parametrize(("extra_seconds", "verdict"), [(0.0, "undetermined"), (60.0, "holds")])
+def test_time_is_added_if_that_is_all_that_lacks(tmp_path, extra_seconds, verdict):
+    """A change with which nothing is wrong is walked with until it is enough, and no longer."""
+    write_toy(tmp_path)
+    (tmp_path / "change.diff").write_text(diff_of(TOY, changed(ON_ALL_WALKS)))
+    change = Change(diff=str(tmp_path / "change.diff"), base=None, head=None, repo=tmp_path)
+    job = Job(engine=ENGINE, settings=SETTINGS[:1], lockstep=False)
+    budget = TimeBudget(0.001, extra_seconds)
+    check, *_ = check_patch(change, job, budget, Progress(Console(quiet=True)), tmp_path)
+    num_rounds = MIN_ROUNDS if extra_seconds else 0
+    assert (verdict, num_rounds) == (check.verdict, check.facts["num_rounds"])
 
 
 def test_as_many_rounds_as_were_asked_for_are_enough(tmp_path):
