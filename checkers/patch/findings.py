@@ -36,21 +36,28 @@ DEATH_RULE = "No call of an engine ends its process, or hangs for good."
 
 
 def report_nothing(sources: Sources, job: Job) -> Check:
-    """A change that leaves the engine alone: there is nothing to say about it."""
+    """A change that leaves the engine alone, and what it imports: there is nothing to walk for."""
+    imported = _describe_imported(sources)
+    beside = "" if imported else ", nor anything that it imports"
     return Check(
         title=f"patch  {job.engine}  {sources.name}",
-        verdict="undetermined",
-        lines=(f"nothing of the engine ({sources.package}) changes", *_describe_outside(sources)),
+        verdict="undetermined" if imported else "holds",
+        lines=(
+            make_line("changed", f"nothing of the engine ({sources.package}){beside}"),
+            *_describe_outside(sources),
+        ),
         facts={"kind": "summary", "outside": list(sources.outside)},
+        findings=imported,
     )
 
 
 def report_same_code(sources: Sources, files: list[ChangedFile], job: Job) -> Check:
     """A change of comments and docstrings alone: no run can tell it."""
     names = ", ".join(file.path for file in files)
+    imported = _describe_imported(sources)
     return Check(
         title=f"patch  {job.engine}  {sources.name}",
-        verdict="holds",
+        verdict="undetermined" if imported else "holds",
         lines=(
             make_line("changed", f"nothing but comments, docstrings and layout, in {names}"),
             make_line("walks", "none: no behaviour changed, for the code is the same without them"),
@@ -63,7 +70,20 @@ def report_same_code(sources: Sources, files: list[ChangedFile], job: Job) -> Ch
             "outside": list(sources.outside),
             "num_changed_lines": 0,
         },
+        findings=imported,
     )
+
+
+def _describe_imported(sources: Sources) -> tuple[str, ...]:
+    """What changes beside the engine, and may change what it does."""
+    names = ", ".join(sources.imported)
+    if not names:
+        return ()
+    sentence = (
+        f"the engine imports {names}, which changes, too, and is not part of it: "
+        "both sides ran with what is installed, or in the checkout"
+    )
+    return (sentence,)
 
 
 def _describe_outside(sources: Sources) -> Iterator[str]:
@@ -102,7 +122,7 @@ class Findings:
 
     def _summary(self) -> Check:
         found, job = self.found, self.job
-        lack = self._describe_lack()
+        lack = (*self._describe_lack(), *_describe_imported(self.sources))
         is_enough = found.refused or not (lack or found.interrupted_by)
         verdict: Verdict = "holds" if is_enough else "undetermined"
         return Check(

@@ -19,6 +19,7 @@ from attrs import frozen
 
 from checkers.engines import ENGINES
 from checkers.errors import HarnessError
+from checkers.patch.imports import find_imported, module_of
 
 INSTALLED = Path(__file__).parents[2]
 """Where the specification and the checkers are, and our own engine."""
@@ -44,6 +45,8 @@ class Sources:
     """The same with the change."""
     outside: tuple[str, ...]
     """Files that the change touches and the package does not hold."""
+    imported: tuple[str, ...] = ()
+    """Those of them that the package imports."""
 
     @property
     def import_folder(self) -> str:
@@ -69,7 +72,7 @@ def take_diff(diff: str, engine: str, repo: Path | None, folder: Path) -> Source
     inside = [path for path in paths if _is_in(package, path)]
     if inside:
         _apply(diff, text, strip, sources)
-    return attrs.evolve(sources, outside=tuple(path for path in paths if path not in inside))
+    return _look_outside(sources, [path for path in paths if path not in inside])
 
 
 def take_revisions(
@@ -88,8 +91,7 @@ def take_revisions(
         _extract(root, head, package, sources.head)
     between = [base] if head is None else [base, head]
     changed = _git(root, "diff", "--name-only", "-z", "--no-renames", *between, "--").split("\0")
-    outside = tuple(path for path in changed if path and not _is_in(package, path))
-    return attrs.evolve(sources, outside=outside)
+    return _look_outside(sources, [path for path in changed if path and not _is_in(package, path)])
 
 
 def _make_sources(name: str, package: str, root: Path, folder: Path) -> Sources:
@@ -97,6 +99,20 @@ def _make_sources(name: str, package: str, root: Path, folder: Path) -> Sources:
     for tree in (base, head):
         (tree / package).parent.mkdir(parents=True)
     return Sources(name=name, package=package, root=root, base=base, head=head, outside=())
+
+
+def _look_outside(sources: Sources, outside: list[str]) -> Sources:
+    """The sources, with what else changes."""
+    folder = Path(sources.import_folder)
+    names = find_imported(sources.head / sources.package, sources.root / folder)
+    imported = [
+        path
+        for path in outside
+        if path.endswith(".py")
+        and Path(path).is_relative_to(folder)
+        and module_of(Path(path).relative_to(folder)) in names
+    ]
+    return attrs.evolve(sources, outside=tuple(outside), imported=tuple(imported))
 
 
 def _top_of(engine: str) -> str:

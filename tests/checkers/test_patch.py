@@ -309,14 +309,39 @@ def test_a_call_that_makes_no_sense_is_refused(tmp_path, arguments, reason):
 
 
 def test_what_lies_outside_of_the_engine_is_not_checked(tmp_path):
-    """A change that leaves the engine alone is undetermined, and says what it does not check."""
+    """A change that leaves the engine alone, and what it imports, says what it does not check."""
     write_toy(tmp_path)
     (tmp_path / "notes.txt").write_text("one\n")
     (tmp_path / "change.diff").write_text(diff_of("one\n", "two\n", "notes.txt"))
     result = patch(tmp_path, tmp_path / "change.diff", form="text")
-    assert 3 == result.exit_code
-    assert "nothing of the engine (toy) changes" in result.stdout
+    assert 0 == result.exit_code
+    assert "nothing of the engine (toy), nor anything that it imports" in result.stdout
     assert "not part of the engine (toy): notes.txt" in result.stdout
+
+
+HELPER = "def help():\n    return 1\n"
+USES_HELPER = ("import attrs\n", "import attrs\n\nfrom shared import helper\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [(), (SCHEDULE, f"        # Why.\n{SCHEDULE}"), (SCHEDULE, f"        one = 1\n{SCHEDULE}")],
+    ids=["nothing", "a comment", "code"],
+)
+def test_a_change_of_what_the_engine_imports_is_never_ok(tmp_path, change):
+    """Whatever of the engine changes beside it, it is not known what comes of that."""
+    before = changed(USES_HELPER)
+    write_toy(tmp_path, before)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "helper.py").write_text(HELPER)
+    after = changed(change, text=before) if change else before
+    (tmp_path / "change.diff").write_text(
+        diff_of(before, after) + diff_of(HELPER, HELPER.replace("1", "2"), "shared/helper.py")
+    )
+    document = json.loads(patch(tmp_path, tmp_path / "change.diff", "--no-lockstep").stdout)
+    assert 3 == document["exit_code"]
+    sentence = document["checks"][0]["findings"][-1]
+    assert sentence.startswith("the engine imports shared/helper.py, which changes, too")
 
 
 def test_only_the_engines_part_of_a_diff_is_applied(tmp_path):
