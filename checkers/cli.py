@@ -191,10 +191,20 @@ def verify(
             )
             yield beside.result(progress)
 
+    report_checks("verify", checks, form, _describe_scope(configs, recordings))
+
+
+def _describe_scope(configs: tuple[str, ...], recordings: tuple[Path, ...]) -> str:
+    """What `verify` looks at, and what it does not."""
+    unexplored = [
+        f"--config {config}"
+        for config, setting in zip(configs, _settings(configs, "verify"), strict=False)
+        if "explore" not in setting.used_by
+    ]
     scope = "the spec is explored in small settings only, and walks are samples"
-    if not recordings:
-        scope += "; no recordings were given (--recordings)"
-    report_checks("verify", checks, form, scope)
+    if unexplored:
+        scope = "walks are samples; to explore, too: schedcheck explore " + " ".join(unexplored)
+    return scope if recordings else f"{scope}; no recordings were given (--recordings)"
 
 
 @main.command()
@@ -468,15 +478,15 @@ def mutate(
     form: str,
 ) -> NoReturn:
     """Plants known bugs in our engine, all or NAMES, and says whether the checkers see each."""
-    if is_list:
-        from checkers.mutations.command import list_mutations
+    from checkers.mutations.command import check_options, list_mutations
 
+    if is_list:
         console = make_console()
         for line in list_mutations(names):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         sys.exit(0)
 
-    check_mutate(names, by, systematic, files or configs or sample or seed or time_budget)
+    check_options(names, by, systematic, files or configs or sample or seed or time_budget)
 
     def checks(progress: Progress) -> Iterator[Check]:
         if by:
@@ -498,22 +508,6 @@ def mutate(
     report_checks(
         "mutate", checks, form, "these bugs are seen; which others would escape is not known"
     )
-
-
-def check_mutate(names: tuple[str, ...], by: str, systematic: str | None, is_narrowed: Any) -> None:
-    """Raises `HarnessError` for names and options that would be left unheard."""
-    if names and systematic:
-        raise HarnessError(
-            f"{' '.join(names)}: --systematic makes edits, and no known bugs; leave out the names, "
-            "or --systematic"
-        )
-    if by and systematic:
-        raise HarnessError("--by is for known bugs, and --systematic for edits; leave out one")
-    if is_narrowed and not systematic:
-        raise HarnessError(
-            "--file, --sample, --config, --seed and --time-budget are of --systematic; a known bug "
-            "has a setting of its own"
-        )
 
 
 @main.command()

@@ -31,6 +31,8 @@ from spec.interface import (
 from spec.registry import WITNESSES
 
 T = TypeVar("T")
+USES = ("explore", "lead", "search", "machine", "verify")
+"""Commands that take a setting unless others are named; `lead` leads an engine along its states."""
 
 NAMED = Path(__file__).with_name("configs.toml")
 
@@ -152,6 +154,9 @@ class SettingDocument:
                 raise ConfigError(
                     f"witness {witness!r} is unknown; {name_known([witness], WITNESSES)}"
                 )
+        for use in self.used_by:
+            if use not in USES:
+                raise ConfigError(f"used_by {use!r} is unknown; choose of {', '.join(USES)}")
         return Setting(
             name=name,
             about=self.about,

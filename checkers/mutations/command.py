@@ -1,6 +1,6 @@
 """The command `schedcheck mutate`: our engine as it is, then with one planted bug after the other.
 
-Entry points: `mutate` and `list_mutations`.
+Entry points: `mutate`, `list_mutations`, and `check_options` for what is asked of it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from checkers.commands import make_line
 from checkers.errors import HarnessError
@@ -42,6 +43,24 @@ def mutate(names: Sequence[str], num_workers: int, progress: Progress) -> Iterat
         yield check
     if not names:
         yield sum_up(chosen, tally)
+
+
+def check_options(
+    names: tuple[str, ...], by: str, systematic: str | None, is_narrowed: Any
+) -> None:
+    """Raises `HarnessError` for names and options that would be left unheard."""
+    if names and systematic:
+        raise HarnessError(
+            f"{' '.join(names)}: --systematic makes edits, and no known bugs; leave out the names, "
+            "or --systematic"
+        )
+    if by and systematic:
+        raise HarnessError("--by is for known bugs, and --systematic for edits; leave out one")
+    if is_narrowed and not systematic:
+        raise HarnessError(
+            "--file, --sample, --config, --seed and --time-budget are of --systematic; a known bug "
+            "has a setting of its own"
+        )
 
 
 def choose_mutations(names: Sequence[str]) -> list[Mutation]:

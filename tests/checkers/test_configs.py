@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from checkers.configs import (
+    USES,
     change_setting,
     load_setting,
     load_settings,
@@ -19,7 +20,6 @@ from spec.registry import WITNESSES
 
 TINY = load_settings()["tiny"]
 # "lead" is no command: `verify` leads an engine through the states of such a setting.
-COMMANDS = {"explore", "lead", "search", "machine", "verify"}
 
 TEXT = """
 about = "A file of a user."
@@ -43,7 +43,7 @@ def test_the_named_settings_make_sense():
     for name, setting in load_settings().items():
         assert name == setting.name
         assert setting.about.endswith(".")
-        assert set(setting.used_by) <= COMMANDS
+        assert set(setting.used_by) <= set(USES)
         assert set(setting.witnesses) <= set(WITNESSES)
 
 
@@ -249,6 +249,11 @@ SHAPES = TEXT[TEXT.index("shapes = ") :]
             "about",
             'witnesses = ["comfort"]\nabout',
             ": witness 'comfort' is unknown; known are ",
+        ),
+        (
+            "about",
+            'used_by = ["verify", "nope"]\nabout',
+            ": used_by 'nope' is unknown; choose of explore, lead, search, machine, verify",
         ),
         ("about", 'num_states = "1"\nabout', ": num_states: '1' is not a whole number; give one"),
         ("[scheduler]", "scheduler = 3\n[other]", ": scheduler: 3 is not an object with fields;"),
