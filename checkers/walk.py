@@ -62,12 +62,10 @@ def draw_action(
 
 
 def _draw_abort(model: Model, rng: random.Random) -> FinishRequests:
-    """A client leaves with one request, or with two, of which one may have ended meanwhile."""
+    """A client leaves with one request, or with two: one may have ended, or be the other."""
     names = [rng.choice(list(model.live))]
     if rng.random() < TOGETHER:
-        others = [name for name in (*model.live, *model.ended) if name not in names]
-        if others:
-            names.insert(rng.randrange(2), rng.choice(others))
+        names.insert(rng.randrange(2), rng.choice([*model.live, *model.ended]))
     return FinishRequests(tuple(names))
 
 

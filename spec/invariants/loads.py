@@ -276,7 +276,7 @@ def _until(retained: list[RetainedBlocks]) -> Iterator[str]:
         returns = "step returns" if num_steps == 1 else "steps return"
         waits = [f"{num_steps} {returns}"] if num_steps else []
         waits += [f"the load for {request_id} ends"] if request_id else []
-        yield f"{block_ids} until {' and '.join(waits)}"
+        yield f"{block_ids} until {' and '.join(waits) or 'nothing more happens'}"
 
 
 def has_returned(seen: Transition) -> bool:
