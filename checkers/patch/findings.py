@@ -115,7 +115,9 @@ class Findings:
         yield from self._missing()
         yield from self._vain("operand", "that has more", self._describe_vain(self._find_absent))
         yield from self._vain(
-            "condition", "that leads the other way", self._describe_vain(self._find_one_way)
+            "condition",
+            "that leads the other way, or make a guard that never fires an assertion",
+            self._describe_vain(self._find_one_way),
         )
 
     # ---- what was looked at ----------------------------------------------------------------------
