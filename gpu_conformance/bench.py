@@ -87,7 +87,8 @@ class Bench:
         """Runs a way, and compares every step."""
         oracle, ledger = Oracle({}), Ledger(way)
         try:
-            oracle = Oracle({r.request_id: self.compute_alone(r) for r in way.requests})
+            alone = {r.request_id: self.compute_alone(r) for r in way.requests}
+            oracle = Oracle(alone, self.subject.limit_s)
             follow(way, self.subject, oracle, ledger, make_guess(oracle.alone))
         except RunnerFault as fault:
             oracle.note(fault.evidence, fault.trace)
@@ -109,7 +110,8 @@ class Bench:
         """What a request computes alone; the same for whoever asks the same under the same name."""
         key = (request.request_id, request.prompt_token_ids, request.max_tokens)
         if key not in self._alone:
-            self._alone[key] = compute_alone(self.subject, request)
+            like = next(iter(self._alone.values()), None)
+            self._alone[key] = compute_alone(self.subject, request, like)
         return self._alone[key]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from checkers.report import Check
 
 SCOPE = "for these requests, schedules and this model on this machine; bits, not what they mean"
+WEAKER = "tokens only, weaker than bits"
+TOKEN_SCOPE = f"for these requests, schedules and this model on this machine; {WEAKER}"
 LIVE_SCOPE = (
     "for these requests, settings and this model on this machine; tokens, and log-probabilities "
     "within a tolerance: weaker than bits"
@@ -61,7 +63,7 @@ LIVE_SCOPE = (
     metavar="NAME[=VALUE]",
     help="Only this axis, or this value of it; may be repeated.",
 )
-@click.option("--prompt", default="", help="Computes this text, with a GGUF model's tokenizer.")
+@click.option("--prompt", default=None, help="Computes this text, with a GGUF model's tokenizer.")
 @click.option("--engine", default="fast", show_default=True, help="Whose schedules are run.")
 @click.option(
     "--live",
@@ -93,7 +95,7 @@ def conform(
     dtypes: tuple[str, ...],
     models: tuple[str, ...],
     axes: tuple[str, ...],
-    prompt: str,
+    prompt: str | None,
     engine: str,
     live: str,
     tolerance: float,
@@ -111,6 +113,8 @@ def conform(
     for option, value in (("--tolerance", tolerance), ("--engine-timeout", engine_timeout)):
         if value is not None and not math.isfinite(value):
             raise HarnessError(f"{option} {value} bounds nothing; name a number")
+    if prompt == "":
+        raise HarnessError("--prompt is empty; name a text, or leave it out")
     if is_list:
         _list_everything()
         return
@@ -127,7 +131,7 @@ def conform(
                 "--bugs chooses what it computes by itself; leave out --backend, --dtype, --axis, "
                 "--engine, --engine-timeout and --prompt"
             )
-        _conform(form, bugs, backends=backends, prompt=prompt, engine=engine, **shared)
+        _conform(form, bugs, backends=backends, prompt=prompt or "", engine=engine, **shared)
     if backends or prompt or bugs or engine != "fast":
         raise HarnessError(
             "--live computes with an engine's own scheduler and runner; leave out --backend, "
@@ -156,7 +160,16 @@ def _conform(form: str, bugs: bool, **order: Any) -> NoReturn:
         made = Order(**order)
         yield from catch_bugs(made, progress) if bugs else conform_all(made, progress)
 
-    report_checks("conform", checks, form, SCOPE)
+    report_checks("conform", checks, form, _describe_scope)
+
+
+def _describe_scope(checks: Sequence[Check]) -> str:
+    """What was compared: bits, or tokens of runners that show none."""
+    compared = [check.facts for check in checks if check.facts.get("num_tokens")]
+    is_weaker = [not facts["num_rows"] for facts in compared if "num_rows" in facts]
+    if not any(is_weaker):
+        return SCOPE
+    return TOKEN_SCOPE if all(is_weaker) else f"{SCOPE}; where no bits are shown, {WEAKER}"
 
 
 def _conform_live(form: str, **order: Any) -> NoReturn:

@@ -256,6 +256,11 @@ def choose_subjects(order: Order) -> tuple[list[tuple[str, str]], list[str]]:
     Raises `HarnessError` if the device is not there, or nothing fits.
     """
     kind = check_device(order.device)
+    if order.dtypes and order.backends and all(map(is_foreign, order.backends)):
+        raise HarnessError(
+            f"--dtype {' '.join(order.dtypes)} is for our backends; "
+            f"{' '.join(order.backends)} has a number type of its own: leave out --dtype"
+        )
     named = [
         (backend, dtype)
         for backend in dict.fromkeys(order.backends)

@@ -1,20 +1,28 @@
 """A runner that gives no answer: who raised what, in which step, of whose tokens.
 
-Entry point: `blaming`. That there is no answer is a finding of its own, and says nothing of rows.
+Entry points: `blaming`, `ask` and `Answer`. That there is no answer is a finding of its own, and
+says nothing of rows.
 """
 
 from __future__ import annotations
 
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
+
+from attrs import fields, frozen
 
 from checkers.answers import find_faults
+from checkers.engines import call_within
 from checkers.errors import EngineFault, HarnessError
 from gpu_conformance.ledger import Part
 from gpu_conformance.registry import NotHere
 from spec.interface import ModelRunnerOutput, SchedulerOutput
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 NUM_FRAMES = 3
 """Of a traceback, so many of the innermost calls are shown."""
@@ -22,10 +30,17 @@ MAX_SHOWN = 200
 """Characters of an error in a sentence."""
 NUM_SHOWN = 3
 """Requests of a step that are named."""
+MAX_TOKEN_ID = 2**31 - 1
+"""Token ids have 32 bits; a runner that shows no logits does not tell its vocabulary."""
 
 
 class NoAnswer(Exception):  # noqa: N818  (becomes a `RunnerFault` where the step is known)
     """What a runner hands over is no answer. The message says what it is."""
+
+    def __init__(self, evidence: str, trace: str = "") -> None:
+        super().__init__(evidence)
+        self.trace = trace
+        """Where the runner was, if it did not return."""
 
 
 class RunnerFault(Exception):  # noqa: N818  (not an error of the harness: it becomes a finding)
@@ -38,6 +53,55 @@ class RunnerFault(Exception):  # noqa: N818  (not an error of the harness: it be
         """The last lines of the traceback, if the runner raised."""
 
 
+@frozen(eq=False)
+class Answer:
+    """What a step has come to, and how it looked when it was returned."""
+
+    step: int
+    returned: ModelRunnerOutput
+    """The runner's own, which it may fill anew."""
+    kept: ModelRunnerOutput
+    """A copy: this is compared, and this the scheduler hears."""
+
+    def deliver(self) -> ModelRunnerOutput:
+        """Returns what the scheduler hears, which may be some steps later.
+
+        Raises `RunnerFault` if the runner has changed it: in service nobody keeps a copy.
+        """
+        change = _find_change(self.kept, self.returned)
+        if change:
+            raise RunnerFault(
+                f"the answer of step {self.step} was changed after it was returned: {change}"
+            )
+        return self.kept
+
+
+def keep(step: int, result: ModelRunnerOutput) -> Answer:
+    """Keeps how an answer looks now; its type is checked."""
+    copied = {name: list(token_ids) for name, token_ids in result.sampled_token_ids.items()}
+    return Answer(step, result, ModelRunnerOutput(copied))
+
+
+def _find_change(before: ModelRunnerOutput, now: ModelRunnerOutput) -> str:
+    fault = next(find_faults(now, ModelRunnerOutput, "it"), None)
+    if fault is not None:
+        return fault
+    old, new = before.sampled_token_ids, now.sampled_token_ids
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            had, has = (str(each.get(name, "nothing")) for each in (old, new))
+            return f"it had {had} for {name}, and has {has} when the scheduler hears of it"
+    return ""
+
+
+def ask(limit_s: float, name: str, call: Callable[[A], T], argument: A) -> T:
+    """Calls a runner; raises `NoAnswer` if that takes so many seconds."""
+    try:
+        return call_within(limit_s, call, argument)
+    except EngineFault as fault:
+        raise NoAnswer(f"{name} {fault.evidence}", fault.traceback.rstrip()) from None
+
+
 @contextmanager
 def blaming(step: int, output: SchedulerOutput) -> Iterator[None]:
     """Turns whatever a runner raises, or shows, in the block into a `RunnerFault`, and a hang."""
@@ -45,12 +109,8 @@ def blaming(step: int, output: SchedulerOutput) -> Iterator[None]:
         yield
     except (HarnessError, NotHere):
         raise
-    except EngineFault as fault:
-        raise RunnerFault(
-            f"execute() {fault.evidence}, {_place(step, output)}", fault.traceback.rstrip()
-        ) from None
     except NoAnswer as fault:
-        raise RunnerFault(f"{fault}, {_place(step, output)}") from None
+        raise RunnerFault(f"{fault}, {_place(step, output)}", fault.trace) from None
     except (Exception, SystemExit) as error:
         message = textwrap.shorten(f"{type(error).__name__}: {error}", MAX_SHOWN)
         evidence = f"the runner raises {message}, {_place(step, output)}"
@@ -62,6 +122,22 @@ def format_end(error: BaseException) -> str:
     trace = error.__traceback__ and error.__traceback__.tb_next
     lines = traceback.format_exception(type(error), error, trace, -NUM_FRAMES, chain=False)
     return "".join(lines).rstrip()
+
+
+def check_step(output: SchedulerOutput, handed: SchedulerOutput) -> None:
+    """Raises `NoAnswer` if a runner has changed the step that it was handed; others read it."""
+    for field in fields(SchedulerOutput):
+        before = repr(getattr(output, field.name))
+        now = repr(getattr(handed, field.name, None))
+        if now != before:
+            raise NoAnswer(
+                f"the runner changed {field.name} of the step that it was handed from "
+                f"{_cut(before)} to {_cut(now)}"
+            )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def check_answer(output: SchedulerOutput, result: object) -> None:
@@ -81,6 +157,11 @@ def check_answer(output: SchedulerOutput, result: object) -> None:
             )
         if min(token_ids, default=0) < 0:
             raise NoAnswer(f"the runner samples {token_ids} for {name}; tokens count from 0")
+        if max(token_ids, default=0) > MAX_TOKEN_ID:
+            raise NoAnswer(
+                f"the runner samples {_cut(str(token_ids))} for {name}; no token is above "
+                f"{MAX_TOKEN_ID}"
+            )
 
 
 def check_sampled(parts: Sequence[Part], result: ModelRunnerOutput) -> None:

@@ -5,11 +5,20 @@ Entry point: `follow`.
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Protocol
 
-from checkers.engines import call_within, hang_alarms
-from gpu_conformance.faults import blaming, check_answer, check_sampled
+from checkers.engines import hang_alarms
+from gpu_conformance.faults import (
+    Answer,
+    ask,
+    blaming,
+    check_answer,
+    check_sampled,
+    check_step,
+    keep,
+)
 from gpu_conformance.ledger import Ledger, Part
 from gpu_conformance.renaming import Renaming, shuffle
 from gpu_conformance.runners import Runner, cpu_threads
@@ -45,7 +54,7 @@ def follow(
     rng = None if way.order_seed is None else random.Random(way.order_seed)
     steps = steps_of(way, guess, ledger.sights)
     with cpu_threads(way.num_threads), hang_alarms():
-        runner = subject.make(way, renaming.num_blocks)
+        runner = subject.make_within(way, renaming.num_blocks)
         watcher.meet(runner)
         planned: SchedulerOutput | None = next(steps, None)
         step = 0
@@ -55,13 +64,21 @@ def follow(
                 output = shuffle(output, rng)
             parts = ledger.begin(output)
             with blaming(step, output):
-                result = call_within(subject.limit_s, runner.execute, output)
-                check_answer(output, result)
-                watcher.watch(runner, parts, result)
-                check_sampled(parts, result)
-            ledger.end(output, result)
+                answer = _execute(runner, step, output, subject.limit_s)
+                watcher.watch(runner, parts, answer.kept)
+                check_sampled(parts, answer.kept)
+            ledger.end(output, answer.kept)
             step += 1
             try:
-                planned = steps.send(result)
+                planned = steps.send(answer)
             except StopIteration:
                 planned = None
+
+
+def _execute(runner: Runner, step: int, output: SchedulerOutput, limit_s: float) -> Answer:
+    """Runs one step, of which the runner has a copy: what it does to that is seen, and harmless."""
+    handed = copy.deepcopy(output)
+    result = ask(limit_s, "execute()", runner.execute, handed)
+    check_step(output, handed)
+    check_answer(output, result)
+    return keep(step, result)

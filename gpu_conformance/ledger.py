@@ -32,6 +32,8 @@ class Part:
     """Whether its life begins here: new, or back from a preemption."""
     block_ids: tuple[int, ...]
     """Its block table."""
+    is_new: bool = False
+    """Whether it is the first of its request; under its name there may have been another."""
 
     def count_rejected(self, sampled: list[int]) -> int:
         """How many of its drafts were wrong; nothing is said of them if nothing is sampled."""
@@ -45,6 +47,7 @@ class Ledger:
         self.salts = {request.request_id: request.cache_key for request in way.requests}
         # Prompts, and all that was sampled, whether the scheduler has heard of it or not.
         self.token_ids = {request.request_id: request.prompt_token_ids for request in way.requests}
+        self.requests = {request.request_id: request for request in way.requests}
         self.ghost = GhostWorker(way.config.block_size)
         self.sights = Sights()
         self.faults: list[str] = []
@@ -60,6 +63,9 @@ class Ledger:
         for name in output.preempted_req_ids:
             self._num_lost_blocks[name] = len(self.ghost.block_tables.get(name, ()))
         self.ghost.preempt(output.preempted_req_ids)
+        for name in output.scheduled_new_reqs:
+            if name in self.requests:
+                self._meet(name)
         for name, cached in output.scheduled_cached_reqs.items():
             self._hear(name, cached)
         report = self.ghost.execute(output, self.token_ids, self.salts)
@@ -78,6 +84,17 @@ class Ledger:
             drafts = output.scheduled_spec_decode_tokens.get(name, [])
             if sampled and len(sampled) <= len(drafts):
                 self._num_rejected[name].append(len(drafts) + 1 - len(sampled))
+
+    def _meet(self, name: str) -> None:
+        """Begins the page of a new request; what is on it belongs to another of its name."""
+        request = self.requests[name]
+        num_sampled = len(self.token_ids[name]) - len(request.prompt_token_ids)
+        self.sights.num_reused_ids += name in self._names
+        self.sights.num_reused_sampled_ids += num_sampled > 0
+        self.sights.num_reused_ended_ids += num_sampled >= request.max_tokens
+        self._names.add(name)
+        self.token_ids[name] = request.prompt_token_ids
+        self._num_rejected[name].clear()
 
     def _hear(self, name: str, cached: CachedRequestData) -> None:
         """Takes back drafts as soon as the scheduler does: it tells an earlier start then.
@@ -103,6 +120,7 @@ class Ledger:
             is_sampled=end == len(self.token_ids[name]) + num_drafts,
             is_admitted=cached is None or cached.resumed,
             block_ids=tuple(self.ghost.block_tables[name]),
+            is_new=cached is None,
         )
 
     def _note(self, output: SchedulerOutput, parts: list[Part]) -> None:
@@ -112,8 +130,6 @@ class Ledger:
         if parts:
             num_tokens = output.total_num_scheduled_tokens
             sights.shortest_step = min(sights.shortest_step or num_tokens, num_tokens)
-        sights.num_reused_ids += len(self._names & output.scheduled_new_reqs.keys())
-        self._names |= output.scheduled_new_reqs.keys()
         for name, cached in output.scheduled_cached_reqs.items():
             if cached.resumed:
                 self._note_return(name, cached)
@@ -122,9 +138,12 @@ class Ledger:
             is_within = part.start % self.ghost.block_size > 0
             sights.num_wide_chunks += is_within and last - first > 1
             sights.num_partial_chunks += not part.is_sampled
+            is_in_output = part.end > len(self.requests[part.request_id].prompt_token_ids)
+            sights.num_partial_output_chunks += is_in_output and not part.is_sampled
+            sights.greatest_length = max(sights.greatest_length, part.end)
             sights.longest_chunk = max(sights.longest_chunk, part.end - part.start)
             sights.num_hit_tokens += part.start if part.is_admitted else 0
-            sights.num_verified_drafts += part.num_drafts
+            sights.max_num_drafts = max(sights.max_num_drafts, part.num_drafts)
 
     def _note_return(self, name: str, cached: CachedRequestData) -> None:
         self.sights.num_resumptions += 1

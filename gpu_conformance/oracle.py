@@ -73,12 +73,19 @@ class Tally:
         """Whether nothing differed."""
         return not self.num_differing_rows and not self.num_differing_tokens
 
+    @property
+    def is_weaker(self) -> bool:
+        """Whether tokens are all that was compared, since no bits were shown."""
+        return self.num_tokens > 0 and not self.num_rows
+
 
 class Oracle:
     """Watches one run."""
 
-    def __init__(self, alone: Mapping[str, Alone]) -> None:
+    def __init__(self, alone: Mapping[str, Alone], limit_s: float = 0.0) -> None:
         self.alone = alone
+        self.limit_s = limit_s
+        """How long a runner may take to show its bits; 0 is for ever."""
         self.tally = Tally()
         self.first: Difference | None = None
         self.step = -1
@@ -96,6 +103,9 @@ class Oracle:
         """Compares what a step has computed."""
         self.step += 1
         for part in parts:
+            if part.is_new:
+                self._num_sampled[part.request_id] = 0
+                self._lost.discard(part.request_id)
             sampled = result.sampled_token_ids.get(part.request_id, [])
             is_open = part.request_id not in self._lost
             if isinstance(runner, OpenRunner) and is_open:
@@ -120,7 +130,8 @@ class Oracle:
             self._num_counted[name], self._wrong_kv[name] = 0, set()
         self.tally.num_rows += max(0, end - self._num_counted[name])
         self._num_counted[name] = max(end, self._num_counted[name])
-        rows, expected = bits_of(show_kv(runner, part.block_ids, end)), bits_of(kept[:end])
+        shown = show_kv(runner, part.block_ids, end, kept, self.limit_s)
+        rows, expected = bits_of(shown), bits_of(kept[:end])
         if not torch.equal(rows, expected):
             self._enter_wrong_kv(part, (rows != expected).any(dim=1).nonzero().flatten().tolist())
 
@@ -137,7 +148,7 @@ class Oracle:
         alone = self.alone[part.request_id]
         assert alone.logits is not None, "a runner that shows its logits showed them before"
         first = self._num_sampled[part.request_id]
-        rows = show_logits(runner, part.request_id, len(sampled))
+        rows = show_logits(runner, part.request_id, sampled, alone.logits, self.limit_s)
         expected = alone.logits[first : first + len(sampled)]
         self.tally.num_rows += len(expected)
         for number, (row, other) in enumerate(zip(rows, expected, strict=False)):
@@ -174,6 +185,8 @@ class Oracle:
 
 def _describe_logits(row: Tensor, other: Tensor) -> str:
     """How much two rows differ, beside what it takes to change the token."""
-    greatest = other.topk(2).values
-    gap, off = float(greatest[0] - greatest[1]), float((row - other).abs().max())
-    return f"off by up to {off:.1e}, between the two greatest lie {gap:.1e}"
+    row, other = row.double(), other.double()
+    greatest = other.topk(min(2, len(other))).values
+    gap, off = float(greatest[0] - greatest[-1]), float((row - other).abs().max())
+    size = "NaN" if row.isnan().any() else f"off by up to {off:.1e}"
+    return f"{size}, between the two greatest lie {gap:.1e}"

@@ -5,7 +5,7 @@ Entry point: `find_cause`. Slots are numbers as in a step: block id * block_size
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
 
@@ -38,9 +38,9 @@ class Reading:
     positions: tuple[int, ...]
     """Of the KV that differs."""
     slots: Mapping[int, int]
-    """Where the runner reads each of them."""
+    """Where the runner reads each of them; what its block table does not reach is not there."""
     expected_slots: Mapping[int, int]
-    """Where the scheduler's words put each of them."""
+    """Where the scheduler's words put each of them, as far as its block table goes."""
 
 
 @frozen
@@ -56,18 +56,26 @@ class Cause:
 def find_cause(writes: Sequence[Write], reading: Reading, block_size: int) -> Cause:
     """Finds the earliest write at fault, of those up to the step that reads: `writes` in order."""
     earlier = [write for write in writes if write.step <= reading.step]
-    for write in earlier:
-        if write.is_misplaced:
-            actual, expected = _name(write.slot, block_size), _name(write.expected_slot, block_size)
-            evidence = f"its KV is written to {actual}, and belongs in {expected}"
-            return Cause(write.step, write.request_id, write.position, evidence)
+    misplaced = find_misplaced(earlier, block_size)
+    if misplaced is not None:
+        return misplaced
     for position in reading.positions:
-        slot, expected_slot = reading.slots[position], reading.expected_slots[position]
+        slot, expected_slot = reading.slots.get(position), reading.expected_slots.get(position)
         if slot != expected_slot:
             actual, expected = _name(slot, block_size), _name(expected_slot, block_size)
             evidence = f"KV of position {position} is read from {actual}, and lies in {expected}"
             return Cause(reading.step, reading.request_id, reading.position, evidence)
     return _find_first_written({write.slot: write for write in earlier}, reading)
+
+
+def find_misplaced(writes: Iterable[Write], block_size: int) -> Cause | None:
+    """Finds the first write that went elsewhere than the scheduler's words say; None without."""
+    write = next((write for write in writes if write.is_misplaced), None)
+    if write is None:
+        return None
+    actual, expected = _name(write.slot, block_size), _name(write.expected_slot, block_size)
+    evidence = f"its KV is written to {actual}, and belongs in {expected}"
+    return Cause(write.step, write.request_id, write.position, evidence)
 
 
 def _find_first_written(last: Mapping[int, Write], reading: Reading) -> Cause:
@@ -84,6 +92,8 @@ def _find_first_written(last: Mapping[int, Write], reading: Reading) -> Cause:
     return Cause(write.step, write.request_id, write.position, evidence)
 
 
-def _name(slot: int, block_size: int) -> str:
+def _name(slot: int | None, block_size: int) -> str:
+    if slot is None:
+        return "no block"
     block_id, offset = divmod(slot, block_size)
     return f"block {block_id}, slot {offset}"

@@ -1,7 +1,7 @@
 """The same model in float64, a whole request at once: how far a backend may be from the truth.
 
-Entry points: `find_worst_error`, `find_sameness`. That all ways give the same bits says nothing if
-these are wrong, or the same whatever is computed.
+Entry points: `find_worst_error` of `choose_requests`, and `find_sameness`. That all ways give the
+same bits says nothing if these are wrong, or the same whatever is computed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from attrs import frozen
 
 from gpu_conformance.alone import Alone
 from gpu_conformance.bench import Bench
+from gpu_conformance.work import LONG_MAX_TOKENS, VOCAB_SIZE, make_long_requests
 from impl.runner.config import ModelConfig
 from impl.runner.rope import make_rope_table
 from impl.runner.weights import LayerWeights, Weights
+from spec.interface import NewRequest
 
 Tensor = torch.Tensor
 
@@ -21,6 +23,11 @@ MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.05}
 """How far rows may be off, as a share of their length, by number type."""
 MAX_EXACT_ERROR = 0.2
 """The same for a backend that rounds to whole numbers of 8 bits: it is a model of its own."""
+MAX_POSITIONS = 512
+"""Up to so many positions of a model are computed all; of one that has more, `LONG`."""
+LONG = 132
+LONG_IF_SLOW = 67
+"""Both reach into another tile of KV, which holds 64 tokens."""
 
 
 @frozen
@@ -44,10 +51,26 @@ def find_worst_error(bench: Bench) -> Error:
     assert subject.weights is not None, "our runner has weights"
     errors = [
         compute_error(bench.compute_alone(request), subject.config, subject.weights)
-        for request in bench.requests
+        for request in choose_requests(bench)
     ]
     limit = MAX_EXACT_ERROR if subject.backend == "exact" else MAX_ERROR[subject.dtype]
     return Error(max(logits for logits, _ in errors), max(kv for _, kv in errors), limit)
+
+
+def choose_requests(bench: Bench) -> tuple[NewRequest, ...]:
+    """The workload, and a request at positions that nobody of it comes to.
+
+    All ways come to the same at a position that a runner gets wrong on each of them.
+    """
+    config = bench.subject.config
+    if config is None or config.vocab_size < VOCAB_SIZE:
+        return bench.requests
+    most = config.max_position_embeddings
+    length = most if most <= MAX_POSITIONS else LONG
+    length = min(length, LONG_IF_SLOW) if bench.subject.is_slow else length
+    if length <= max(len(r.prompt_token_ids) + r.max_tokens for r in bench.requests):
+        return bench.requests
+    return (*bench.requests, make_long_requests(length - LONG_MAX_TOKENS)[0])
 
 
 def compute_error(alone: Alone, config: ModelConfig, weights: Weights) -> tuple[float, float]:
@@ -72,13 +95,13 @@ def find_sameness(bench: Bench) -> str:
     Where all rows are equal, a row that was computed from wrong data is equal as well.
     """
     alone = [bench.compute_alone(request) for request in bench.requests]
-    logits = torch.cat([each.logits for each in alone if each.logits is not None])
+    logits = torch.cat([each.logits.double() for each in alone if each.logits is not None])
     if (logits == logits[0]).all():
         return (
             f"all {len(logits)} rows of logits are the same, whatever was computed, so they tell "
             "nothing; give weights that are not zero"
         )
-    kv = torch.cat([each.kv for each in alone if each.kv is not None])
+    kv = torch.cat([each.kv.double() for each in alone if each.kv is not None])
     if (kv == kv[0]).all():
         return f"all {len(kv)} rows of KV are the same, so they tell nothing; give other weights"
     return ""

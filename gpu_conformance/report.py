@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from textwrap import shorten
 from typing import Any
 
 import attrs
 
 from checkers.commands import make_line
+from checkers.errors import EngineFault, HarnessError
 from checkers.report import Check
 from checkers.run import worst
 from checkers.table import align
 from gpu_conformance.alone import Alone
 from gpu_conformance.bench import Bench, Outcome
 from gpu_conformance.divergence import find_divergence
-from gpu_conformance.faults import RunnerFault
+from gpu_conformance.faults import MAX_SHOWN, RunnerFault, format_end
 from gpu_conformance.oracle import Tally
-from gpu_conformance.reference import find_sameness, find_worst_error
+from gpu_conformance.reference import choose_requests, find_sameness, find_worst_error
 from gpu_conformance.registry import AXES, Axis
 from gpu_conformance.subject import Subject
 from gpu_conformance.text import Tokenizer
@@ -51,7 +53,7 @@ def check_axis(bench: Bench, axis: Axis, outcomes: Sequence[Outcome], arguments:
 def _lines(run: Sequence[Outcome], outcomes: Sequence[Outcome], tally: Tally) -> Iterator[str]:
     values = " ".join(str(outcome.value) for outcome in run)
     yield make_line("compared", f"{describe(tally)}; {values or 'nothing'}")
-    if tally.num_tokens and not tally.num_rows:
+    if tally.is_weaker:
         yield make_line("weaker", "this runner shows no bits, so tokens alone were compared")
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
@@ -88,11 +90,39 @@ def _explain(bench: Bench, outcome: Outcome, arguments: str) -> str:
     elif not outcome.tally.num_differing_rows:
         lines.append(f"no row differs, so what is sampled from equal rows does: {place}")
     else:
-        found = find_divergence(bench, outcome.way)
-        unseen = f"no row differs while somebody looks: {place}"
-        lines.append(unseen if found is None else found.describe())
+        lines += _look_into(bench, outcome, place)
     axis = shlex.join(["--axis", f"{outcome.axis}={outcome.value}"])
     return "\n".join([*lines, f"again          {_make_command(subject, arguments)} {axis}"])
+
+
+def _look_into(bench: Bench, outcome: Outcome, place: str) -> Iterator[str]:
+    """The first row that differs; whatever goes wrong meanwhile leaves the verdict as it is."""
+    assert outcome.way is not None, "what differs has run"
+    try:
+        found = find_divergence(bench, outcome.way)
+        yield _describe_unseen(bench, outcome, place) if found is None else found.describe()
+    except (HarnessError, RunnerFault, EngineFault) as fault:
+        yield from (place, f"could not be explained: {fault}")
+    except Exception as error:  # noqa: BLE001  (it differs, whatever an explanation comes to)
+        message = shorten(f"{type(error).__name__}: {error}", MAX_SHOWN)
+        yield from (place, f"could not be explained: {message}")
+        yield from format_end(error).splitlines()
+        yield "which is a bug of schedcheck; please report it"
+
+
+def _describe_unseen(bench: Bench, outcome: Outcome, place: str) -> str:
+    """What there is to say of a row that is as alone while somebody looks."""
+    assert outcome.way is not None, "what differs has run"
+    again = bench.follow(AXES[outcome.axis], outcome.value, outcome.way)
+    if again.first is None:
+        return (
+            "no row differs while somebody looks, nor when it is run again: "
+            f"the runner does not compute the same twice; at first {place}"
+        )
+    reason = "it shows without looking only"
+    if outcome.way.graph_bucket and bench.subject.device != "cpu":
+        reason += ", and recorded graphs are off while somebody looks"
+    return f"no row differs while somebody looks: {reason}; {place}"
 
 
 def _make_command(subject: Subject, arguments: str) -> str:
@@ -110,7 +140,7 @@ def check_baseline(bench: Bench, arguments: str) -> Check:
     """
     subject = bench.subject
     try:
-        computed = [bench.compute_alone(request) for request in bench.requests]
+        computed = [bench.compute_alone(request) for request in choose_requests(bench)]
     except RunnerFault as fault:
         told = f"no answer: {fault.evidence}"
         again = f"again          {_make_command(subject, arguments)}"
@@ -126,18 +156,29 @@ def check_baseline(bench: Bench, arguments: str) -> Check:
 
 
 def _check_foreign(bench: Bench, computed: Sequence[Alone]) -> Check:
-    """What a runner with a model of its own computes alone; always the same tells nothing."""
+    """What a runner with a model of its own computes alone; always the same tells nothing.
+
+    NaN is a finding: no other runner says what should be there.
+    """
     subject = bench.subject
     token_ids = [t for alone in computed for t in alone.token_ids[alone.num_prompt_tokens :]]
     text = f"{count(len(computed), 'request')}, {count(len(token_ids), 'token')}"
-    is_telling = len(set(token_ids)) > 1 or computed[0].logits is not None
-    sameness = f"all tokens are {token_ids[0]}, whatever was computed, so they tell nothing"
+    pairs = zip(bench.requests, computed, strict=True)
+    odd = [
+        f"{request.request_id} alone: {nan}" for request, each in pairs if (nan := each.find_nan())
+    ]
+    if computed[0].logits is not None:
+        sameness = find_sameness(bench)
+    elif len(set(token_ids)) == 1:
+        sameness = f"all tokens are {token_ids[0]}, whatever was computed, so they tell nothing"
+    else:
+        sameness = ""
     return Check(
         title=f"conform  alone  {subject.backend} {subject.dtype}",
-        verdict="holds" if is_telling else "undetermined",
+        verdict="violated" if odd else "undetermined" if sameness else "holds",
         lines=(make_line("baseline", text),),
         facts={**_facts(bench, Tally()), "fault": None},
-        findings=() if is_telling else (sameness,),
+        findings=(*odd, sameness) if sameness else tuple(odd),
     )
 
 
@@ -220,6 +261,8 @@ def _cell(outcomes: Sequence[Outcome]) -> str:
         return "–"
     tally = sum_up(outcomes)
     cell = f"{tally.num_rows:,} {tally.num_differing_rows:,} {tally.num_differing_tokens:,}"
+    if tally.is_weaker:
+        cell = f"{count(tally.num_tokens, 'token')}, {tally.num_differing_tokens:,} differ"
     is_silent = any(o.first is not None and o.first.kind == "no answer" for o in outcomes)
     return f"{cell} (no answer)" if is_silent else cell
 

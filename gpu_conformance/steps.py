@@ -15,16 +15,17 @@ import attrs
 from checkers.engines import load_engine
 from checkers.errors import EngineFault
 from checkers.recording import open_recording
-from gpu_conformance.way import Sights, Way
+from gpu_conformance.faults import Answer
+from gpu_conformance.way import Arrival, Sights, Way
+from spec.actions import UpdateFromOutput
 from spec.interface import (
     ControlledScheduler,
-    ModelRunnerOutput,
     RequestStatus,
     Scheduler,
     SchedulerOutput,
 )
 
-Steps = Generator[SchedulerOutput, ModelRunnerOutput, None]
+Steps = Generator[SchedulerOutput, Answer, None]
 Guess = Callable[[str, int], list[int]]
 """Drafts for a request, by the position of its next token."""
 MAX_IDLE_STEPS = 100
@@ -34,7 +35,8 @@ MAX_IDLE_STEPS = 100
 def steps_of(way: Way, guess: Guess, sights: Sights) -> Steps:
     """Yields the steps of a way, and notes how many were in flight.
 
-    Raises `EngineFault` if its scheduler gives no answer, or gets stuck.
+    Raises `EngineFault` if its scheduler gives no answer, or gets stuck; `RunnerFault` if an answer
+    was changed before the scheduler heard of it.
     """
     if way.recording is not None:
         return _recorded_steps(way)
@@ -45,13 +47,16 @@ def _recorded_steps(way: Way) -> Steps:
     """The steps of a recorded run, for the prompts of the way."""
     assert way.recording is not None, "asked for a recorded run only"
     prompts = {request.request_id: request.prompt_token_ids for request in way.requests}
+    in_flight: deque[Answer] = deque()
     for event in open_recording(way.recording).events:
         if event.output is not None:
             new_reqs = {
                 name: attrs.evolve(new, prompt_token_ids=prompts[name])
                 for name, new in event.output.scheduled_new_reqs.items()
             }
-            yield attrs.evolve(event.output, scheduled_new_reqs=new_reqs)
+            in_flight.append((yield attrs.evolve(event.output, scheduled_new_reqs=new_reqs)))
+        elif isinstance(event.action, UpdateFromOutput):
+            in_flight.popleft().deliver()
 
 
 class _Engine:
@@ -65,7 +70,7 @@ class _Engine:
         self.to_come = deque(sorted(way.arrivals, key=lambda arrival: arrival.step))
         # Who has arrived and not ended, and how many tokens of each the client knows.
         self.live: dict[str, int] = {}
-        self.in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self.in_flight: deque[tuple[SchedulerOutput, Answer]] = deque()
 
     def steps(self) -> Steps:
         """Plans step by step, until everybody is served."""
@@ -73,14 +78,15 @@ class _Engine:
         while self.to_come or self.live or self.in_flight:
             self._abort_and_arrive(step)
             output = self.scheduler.schedule()
-            result = yield self._fill_in_drafts(output)
+            answer = yield self._fill_in_drafts(output)
             step += 1
             is_idle = not output.num_scheduled_tokens
             if not is_idle:
-                self.in_flight.append((output, result))
+                self.in_flight.append((output, answer))
                 self.sights.max_in_flight = max(self.sights.max_in_flight, len(self.in_flight))
             num_idle = num_idle + 1 if is_idle and not self.in_flight else 0
-            if num_idle > MAX_IDLE_STEPS and not self.to_come:
+            is_expecting = bool(self.to_come) and self.to_come[0].step >= step
+            if num_idle > MAX_IDLE_STEPS and not is_expecting:
                 raise EngineFault(
                     "engine_answers",
                     f"schedule() has planned nothing {num_idle} times, while nothing is in flight "
@@ -94,11 +100,14 @@ class _Engine:
         for at, request_id in self.way.aborts:
             if at == step and self.live.pop(request_id, None) is not None:
                 self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
-        while self.to_come and self.to_come[0].step <= step:
+        while self.to_come and self._can_arrive(self.to_come[0], step):
             request = self.to_come.popleft().request
             if self.scheduler.add_request(request) is not None:
                 raise EngineFault("engine_answers", f"add_request() refuses {request.request_id}")
             self.live[request.request_id] = len(request.prompt_token_ids)
+
+    def _can_arrive(self, arrival: Arrival, step: int) -> bool:
+        return arrival.step <= step and arrival.request.request_id not in self.live
 
     def _fill_in_drafts(self, output: SchedulerOutput) -> SchedulerOutput:
         """Puts drafts in the places that an asynchronous scheduler leaves to its worker."""
@@ -112,11 +121,12 @@ class _Engine:
 
     def _count_tokens(self, name: str) -> int:
         """How many tokens a request has, with those that the scheduler has not heard of."""
-        unheard = (result.sampled_token_ids.get(name, []) for _, result in self.in_flight)
+        unheard = (answer.kept.sampled_token_ids.get(name, []) for _, answer in self.in_flight)
         return self.live[name] + sum(map(len, unheard))
 
-    def _settle(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+    def _settle(self, output: SchedulerOutput, answer: Answer) -> None:
         """Tells the scheduler what a step has sampled, and what may follow on it."""
+        result = answer.deliver()
         for outputs in self.scheduler.update_from_output(output, result).values():
             for sent in outputs:
                 self.live[sent.request_id] += len(sent.new_token_ids)

@@ -6,13 +6,14 @@ Entry points: `Subject`, and `make_subject` for our own runner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from attrs import frozen
 
-from checkers.engines import import_attribute, importing
-from checkers.errors import HarnessError
+from checkers.engines import call_within, import_attribute, importing
+from checkers.errors import EngineFault, HarnessError
 from gpu_conformance.registry import NotHere
 from gpu_conformance.runners import OurRunner, Runner
 from gpu_conformance.way import Way
@@ -56,12 +57,21 @@ class Subject:
     is_control: bool = False
     """Whether it must fail: a suite that finds nothing here finds nothing anywhere."""
     limit_s: float = ENGINE_TIMEOUT
-    """How long a step may take."""
+    """How long a step may take, or anything else that a runner is asked for."""
 
     @property
     def name(self) -> str:
         """As reports call it."""
         return f"{self.backend}-{self.dtype}"
+
+    def make_within(self, way: Way, num_blocks: int) -> Runner:
+        """Makes a fresh runner. Raises `HarnessError` if that takes longer than a step may."""
+        try:
+            return call_within(self.limit_s, partial(self.make, way), num_blocks)
+        except EngineFault as fault:
+            raise HarnessError(
+                f"{_cannot_be_made(self.backend, way, num_blocks)}: it {fault.evidence}"
+            ) from None
 
 
 def make_subject(
@@ -156,13 +166,17 @@ def _make_foreign(name: str, device: str) -> Subject:
             runner: Runner = factory(way.config.block_size, num_blocks)
         except (Exception, SystemExit) as error:
             raise HarnessError(
-                f"runner {name} cannot be made of block_size={way.config.block_size} and "
-                f"num_blocks={num_blocks}: {type(error).__name__}: {error}"
+                f"{_cannot_be_made(name, way, num_blocks)}: {type(error).__name__}: {error}"
             ) from error
         _check_calls(name, runner)
         return runner
 
     return Subject(backend=name, dtype=OWN, device=device, make=make)
+
+
+def _cannot_be_made(name: str, way: Way, num_blocks: int) -> str:
+    block_size = way.config.block_size
+    return f"runner {name} cannot be made of block_size={block_size} and num_blocks={num_blocks}"
 
 
 def _check_calls(name: str, runner: object) -> None:

@@ -6,7 +6,6 @@ spaces are cut as GPT-2 does, digits one by one, as SmolLM2 does.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import re
 from pathlib import Path
@@ -14,9 +13,14 @@ from pathlib import Path
 from attrs import field, frozen
 
 from checkers.errors import HarnessError
+from impl.runner.errors import RunnerError
+from impl.runner.gguf_file import open_file
 
 # What a merge never crosses (llama.cpp, src/llama-vocab.cpp: LLAMA_VOCAB_PRE_TYPE_SMOLLM).
 PIECE = re.compile(r"'(?:s|t|re|ve|m|ll|d)|\d| ?[^\W\d_]+| ?[^\s\w]+|\s+(?!\S)|\s+")
+
+FIELDS = ("tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+"""What a file says of its tokenizer: its kind, its tokens, and which are joined."""
 
 
 @frozen
@@ -35,7 +39,11 @@ class Tokenizer:
         object.__setattr__(self, "ids", {token: number for number, token in enumerate(self.tokens)})
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text."""
+        """Returns the tokens of a text. Raises `HarnessError` for what is none."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as fault:
+            raise HarnessError(f"{text!r} is no text: {fault.reason}") from fault
         pattern = "|".join(map(re.escape, self.special))
         token_ids: list[int] = []
         for part in re.split(f"({pattern})", text):
@@ -82,12 +90,16 @@ def read_tokenizer(path: str) -> Tokenizer:
         raise HarnessError(
             f"{path} is no GGUF file; only those bring a tokenizer that is read here"
         )
-    fields = importlib.import_module("gguf").GGUFReader(path).fields
-    kind = fields["tokenizer.ggml.model"].contents()
+    try:
+        fields = open_file(Path(path)).fields
+    except (RunnerError, ImportError, OSError) as error:
+        raise HarnessError(str(error)) from error
+    missing = next((name for name in FIELDS if name not in fields), None)
+    if missing is not None:
+        raise HarnessError(f"{path} has no {missing}, and so no tokenizer; leave out --prompt")
+    kind, tokens, merges = (fields[name].contents() for name in FIELDS)
     if kind != "gpt2":
         raise HarnessError(f"{path} has a tokenizer of the kind {kind}; only gpt2 is read here")
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    merges = fields["tokenizer.ggml.merges"].contents()
     pairs = [tuple(merge.split(" ")) for merge in merges]
     special = tuple(token for token in tokens if re.fullmatch(r"<\|\w+\|>", token))
     return Tokenizer(tokens, {(a, b): rank for rank, (a, b) in enumerate(pairs)}, special)

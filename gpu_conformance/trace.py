@@ -21,10 +21,16 @@ KV_IN_SIGHT = "KV in sight"
 """What a row can see of the cache, by the runner's own block table: a stage of its own."""
 OF_SAMPLED = ("final_norm", "logits")
 """Stages of those rows only that sample."""
+RETURNED = "logits as returned"
+"""What each request is given of the logits that were computed: the last stage."""
 _place = STAGES.index("attention")
-ALL_STAGES = (*STAGES[:_place], KV_IN_SIGHT, *STAGES[_place:])
+ALL_STAGES = (*STAGES[:_place], KV_IN_SIGHT, *STAGES[_place:], RETURNED)
 ODD = 0x9E3779B97F4A7C15 - 2**64
 """A number whose multiples are spread over all whole numbers of 64 bits."""
+
+
+Place = tuple[int, str, int]
+"""Layer, stage and position."""
 
 
 @frozen(order=True)
@@ -52,6 +58,8 @@ class Trace:
         """Stages of which the rows themselves are kept."""
         self.hashes: dict[Key, int] = {}
         self.rows: dict[Key, Tensor] = {}
+        self.rejected: dict[Key, int] = {}
+        """Hashes of rows that were computed for wrong drafts, and are compared with nothing."""
         self.parts: dict[tuple[int, str], Part] = {}
         """By step and request."""
         self.writes: list[Write] = []
@@ -109,19 +117,50 @@ class Trace:
         """Names the rows of the step, by what the requests were to compute in it."""
         names = [(part, position) for part in parts for position in range(part.start, part.end)]
         for (layer, stage), (hashes, rows) in self._seen.items():
-            for number, (part, position) in enumerate(self._pick(stage, names)[: len(hashes)]):
-                sampled = result.sampled_token_ids[part.request_id]
-                if position < part.end - part.count_rejected(sampled):
-                    index = ALL_STAGES.index(stage)
-                    key = Key(layer, index, self._step, position, part.request_id)
-                    self.hashes[key] = hashes[number]
-                    if rows:
-                        self.rows[key] = rows[number]
+            for number, (part, position) in self._pick(stage, names):
+                if number < len(hashes):
+                    row = rows[number] if rows else None
+                    place = (layer, stage, position)
+                    self._take(place, part, result, hashes[number], row)
         self.parts |= {(self._step, part.request_id): part for part in parts}
         if self._batch is not None:
             self._note_places(self._batch, names)
+            self._take_returned(parts, result)
         self._seen, self._batch = {}, None
         self._step += 1
+
+    def _take(
+        self,
+        place: Place,
+        part: Part,
+        result: ModelRunnerOutput,
+        value: int,
+        row: Tensor | None,
+    ) -> None:
+        """Takes the hash of a row, and the row itself if it is kept."""
+        layer, stage, position = place
+        key = Key(layer, ALL_STAGES.index(stage), self._step, position, part.request_id)
+        sampled = result.sampled_token_ids.get(part.request_id, [])
+        if position >= part.end - part.count_rejected(sampled):
+            self.rejected[key] = value
+            return
+        self.hashes[key] = value
+        if row is not None:
+            self.rows[key] = row
+
+    def _take_returned(self, parts: list[Part], result: ModelRunnerOutput) -> None:
+        """Takes the rows of logits that each request is given: the last of its tokens' rows."""
+        assert self._runner is not None, "it was met before it runs"
+        logits = self._runner.get_logits()
+        for part in parts:
+            rows = logits.get(part.request_id)
+            if rows is None:
+                continue
+            first = part.end - 1 - part.num_drafts
+            for number, value in enumerate(hash_rows(rows).tolist()):
+                place = (self._runner.config.num_hidden_layers, RETURNED, first + number)
+                row = rows[number].detach().cpu().clone() if RETURNED in self.keep else None
+                self._take(place, part, result, value, row)
 
     def _note_places(self, batch: StepBatch, names: list[tuple[Part, int]]) -> None:
         """Notes where the runner writes KV, and where it will look for it."""
@@ -136,11 +175,27 @@ class Trace:
             self.writes.append(Write(self._step, part.request_id, position, slot, expected))
             self.tables[self._step, part.request_id] = tables[row]
 
-    def _pick(self, stage: str, names: list[tuple[Part, int]]) -> list[tuple[Part, int]]:
+    def _pick(
+        self, stage: str, names: list[tuple[Part, int]]
+    ) -> list[tuple[int, tuple[Part, int]]]:
+        """Names the rows of a stage by their numbers."""
         if stage not in OF_SAMPLED:
-            return names
+            return list(enumerate(names))
         assert self._batch is not None, "a step begins before rows are seen"
-        return [names[row] for row in self._batch.logits_rows.tolist() if row < len(names)]
+        numbers = enumerate(self._batch.logits_rows.tolist())
+        return [(number, names[row]) for number, row in numbers if row < len(names)]
+
+    # ---- after the run ---------------------------------------------------------------------------
+
+    def find_owner(self, returned: Key) -> Key | None:
+        """Whose row of logits was returned: the latest computed that is the same; None if none."""
+        value = self.hashes[returned]
+        found = [
+            key
+            for key, other in (*self.hashes.items(), *self.rejected.items())
+            if key.stage_name == "logits" and other == value and key.step <= returned.step
+        ]
+        return max(found, key=lambda key: key.step, default=None)
 
 
 def hash_rows(rows: Tensor) -> Tensor:

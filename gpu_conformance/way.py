@@ -21,7 +21,7 @@ WHOLE = "whole"
 
 @frozen
 class Arrival:
-    """A request, and the step before which it arrives."""
+    """A request, and the step before which it arrives, or as soon as its name is free."""
 
     request: NewRequest
     step: int = 0
@@ -82,9 +82,18 @@ class Sights:
     """Found in the prefix cache by requests that came back."""
     num_reused_ids: int = 0
     """New requests under the name of one before them."""
+    num_reused_sampled_ids: int = 0
+    """Of these, those after one of which tokens had been sampled."""
+    num_reused_ended_ids: int = 0
+    """Of these, those after one that had all its tokens."""
     num_wide_chunks: int = 0
     """Chunks that start within a block and reach into the second block after it, or further."""
-    num_verified_drafts: int = 0
+    num_partial_output_chunks: int = 0
+    """Chunks that end within the output of a request, so that it is computed again in pieces."""
+    greatest_length: int = 0
+    """The most tokens of a request that have been computed."""
+    max_num_drafts: int = 0
+    """Of one request in one step."""
     max_in_flight: int = 0
     """Steps that had run when the scheduler heard of the first of them."""
 

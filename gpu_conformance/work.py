@@ -33,6 +33,8 @@ WORKS = {
     # For a real model.
     "large": Work((1, 17, 64, 65, 129, 260, 260), 8),
 }
+LONG_MAX_TOKENS = 2
+"""How many tokens follow on a long prompt."""
 SAMPLING = {
     "r1": SamplingParams(temperature=0.8, top_p=0.9, seed=1),
     "r4": SamplingParams(temperature=1.5, top_k=20, seed=2),
@@ -59,6 +61,11 @@ def make_requests(work: Work, seed: int = 0) -> list[NewRequest]:
             )
         )
     return requests
+
+
+def make_long_requests(num_prompt_tokens: int) -> list[NewRequest]:
+    """Makes a request with a prompt of so many tokens, and a short one beside it."""
+    return make_requests(Work((num_prompt_tokens, 9), LONG_MAX_TOKENS))
 
 
 def make_text_requests(token_ids: list[int]) -> list[NewRequest]:

@@ -9,12 +9,12 @@ from gpu_conformance.way import Sights, Way
 
 
 def _is_reached(seen: Sights, value: Value) -> bool:
-    return seen.num_verified_drafts > 0
+    return seen.max_num_drafts >= int(value)
 
 
 @axis(baseline=0, values=(1, 3), is_reached=_is_reached)
 def draft_tokens(way: Way, value: Value) -> Way:
-    """Each step verifies so many drafts of a request, right ones and wrong ones."""
+    """Steps verify up to so many drafts of a request, right ones and wrong ones."""
     num_drafts = int(value)
     num_tokens = way.config.max_num_batched_tokens + num_drafts * len(way.arrivals)
     config = attrs.evolve(

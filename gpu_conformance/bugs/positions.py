@@ -25,6 +25,12 @@ def rope_is_off_by_one_after_the_first_chunk(original: Method) -> Method:
     return _get_rotation
 
 
+@bug(target="impl.runner.model:Model._get_rotation", axis="prompt_length", value=130)
+def angles_end_at_position_100(original: Method) -> Method:
+    """All tokens after position 100 are rotated as if they stood there."""
+    return lambda self, positions: original(self, positions.clamp(max=100))
+
+
 @bug(target="impl.runner.model_runner:make_batch", axis="prefix_cache", value="next step")
 def positions_begin_anew_after_a_hit(original: Method) -> Method:
     """A request that has hit a prefix counts the positions of its first chunk from 0."""

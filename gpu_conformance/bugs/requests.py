@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import attrs
@@ -187,6 +188,43 @@ def a_rejected_draft_is_passed_over(original: Method) -> Method:
             )[0]
             for row in rows
         ]
+
+    return _sample
+
+
+@bug(target="impl.runner.batch:get_input_token_ids", axis="resumed_chunk_size", value=1)
+def one_token_of_an_output_is_taken_for_the_last(original: Method) -> Method:
+    """A chunk of one token behind the prompt is taken for a decode, and computes the last token."""
+    prompts: dict[int, tuple[Any, int]] = {}
+
+    def get_input_token_ids(part: Any) -> list[int]:
+        request = part.request
+        # Kept as well, so that no other request comes by its id.
+        _, num_prompt_tokens = prompts.setdefault(id(request), (request, len(request.token_ids)))
+        if part.num_tokens == 1 and part.positions.start >= num_prompt_tokens:
+            last: list[int] = request.token_ids[-1:]
+            return last
+        token_ids: list[int] = original(part)
+        return token_ids
+
+    return get_input_token_ids
+
+
+@bug(
+    target="impl.runner.model_runner:ModelRunner._sample",
+    axis="request_id",
+    value="after the end",
+)
+def noise_is_counted_on_under_a_name(original: Method) -> Method:
+    """The source of noise is kept by name, so that a new request goes on where the old one was."""
+
+    def _sample(self: Any, request: Any, logits: Any) -> Any:
+        drawn = vars(self).setdefault("drawn", Counter())
+        token_ids = original(
+            self, attrs.evolve(request, position=drawn[request.request_id]), logits
+        )
+        drawn[request.request_id] += len(token_ids)
+        return token_ids
 
     return _sample
 

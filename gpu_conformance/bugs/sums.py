@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
 from checkers.planting import Method
 from gpu_conformance.bugs.registry import bug
 
@@ -25,6 +27,26 @@ def a_product_is_split_if_there_are_few_rows(original: Method) -> Method:
         return first + original(self, x[:, half:], weight[:, half:].contiguous(), bias)
 
     return linear
+
+
+@bug(target="impl.runner.ops.tile:_attend", axis="prompt_length", value=130, nature="numeric")
+def few_queries_sum_long_kv_backwards(original: Method) -> Method:
+    """Over more than 64 tokens of KV, fewer than 3 tiles of queries begin at the last block."""
+
+    def _attend(group: Any, query: Any, key_cache: Any, value_cache: Any) -> Any:
+        def turn(x: Any) -> Any:
+            return x.unflatten(-1, (-1, key_cache.shape[1])).flip(-2).flatten(-2)
+
+        if group.length > 64 and len(group.mask) < 3:
+            group = attrs.evolve(
+                group,
+                tables=group.tables.flip(1),
+                is_unused=turn(group.is_unused),
+                mask=turn(group.mask),
+            )
+        return original(group, query, key_cache, value_cache)
+
+    return _attend
 
 
 @bug(

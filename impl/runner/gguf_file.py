@@ -55,10 +55,30 @@ def read_model(path: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
         ) from fault
 
 
-def _read(path: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
+def open_file(path: Path) -> Reader:
+    """Opens a file. Raises `RunnerError` if it is of another kind or version, or ends too early."""
     from gguf import GGUFReader  # noqa: PLC0415
+    from gguf.gguf_reader import READER_SUPPORTED_VERSIONS as VERSIONS  # noqa: PLC0415
 
-    reader = GGUFReader(path)
+    with path.open("rb") as file:
+        magic, version = file.read(4), int.from_bytes(file.read(4), "little")
+    if magic != b"GGUF":
+        raise RunnerError(f"{path} is no GGUF file, which begins with these four letters")
+    # Where bytes are in the other order, the lower half of the number is 0.
+    if version % 2**16 and version not in VERSIONS:
+        readable = " and ".join(map(str, VERSIONS))
+        raise RunnerError(f"{path} has version {version} of GGUF; this runner reads {readable}")
+    try:
+        return GGUFReader(path)
+    except (IndexError, ValueError) as fault:
+        size = path.stat().st_size
+        raise RunnerError(
+            f"{path} ends too early, after {size:,} bytes, or is broken; fetch it again"
+        ) from fault
+
+
+def _read(path: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
+    reader = open_file(path)
     architecture = _get(reader, path, "general.architecture")
     if architecture not in ARCHITECTURES:
         raise RunnerError(
@@ -77,7 +97,7 @@ def _read_config(reader: Reader, path: Path, architecture: str) -> ModelConfig:
 
     heads, hidden = get("attention.head_count"), get("embedding_length")
     return ModelConfig(
-        vocab_size=_get_vocab_size(reader),
+        vocab_size=_get_vocab_size(reader, path),
         hidden_size=hidden,
         intermediate_size=get("feed_forward_length"),
         num_hidden_layers=get("block_count"),
@@ -143,9 +163,11 @@ def _get(reader: Reader, path: Path, name: str, default: Any = None) -> Any:
     return default
 
 
-def _get_vocab_size(reader: Reader) -> int:
+def _get_vocab_size(reader: Reader, path: Path) -> int:
     """Returns how many rows the embedding has; the lists of tokens may be longer or absent."""
     shapes = {tensor.name: tensor.shape for tensor in reader.tensors}
+    if "token_embd.weight" not in shapes:
+        raise RunnerError(f"{path} has no tensor token_embd.weight; give a whole model")
     # The innermost dimension stands first.
     return int(shapes["token_embd.weight"][1])
 

@@ -6,7 +6,8 @@ there is nothing to record, and all the rest is the same, padding included.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from attrs import frozen
@@ -34,7 +35,8 @@ def use_graphs(runner: ModelRunner, sizes: tuple[int, ...] = DEFAULT_SIZES) -> N
 class GraphedModel(Model):
     """A model that computes small steps in batches of fixed sizes, recorded when first needed.
 
-    It does not where somebody looks at each layer, since a recording shows nothing.
+    It does not where somebody looks at each layer, since a recording shows nothing. Where nothing
+    is recorded, whoever looks is shown the rows of the step without the padding.
     """
 
     def __init__(
@@ -57,13 +59,25 @@ class GraphedModel(Model):
         """Computes the tokens of a step, and stores their KV: [n] -> [n, hidden_size]."""
         size = next((size for size in self.sizes if size >= len(token_ids)), None)
         fits = attention.block_tables.shape[1] <= self.max_blocks and kv_cache is self.kv_cache
-        if size is None or not fits or self.see is not see_nothing:
+        is_hidden = self._record is not record_nothing and self.see is not see_nothing
+        if size is None or not fits or is_hidden:
             return super().forward(token_ids, slots, attention, kv_cache)
         if size not in self._graphs:
             self._graphs[size] = self._make_graph(size)
         graph = self._graphs[size]
         graph.inputs.fill(token_ids, slots, attention)
-        return graph.compute()[: len(token_ids)]
+        with self._showing(len(token_ids)):
+            return graph.compute()[: len(token_ids)]
+
+    @contextmanager
+    def _showing(self, num_tokens: int) -> Iterator[None]:
+        """Shows the first rows only to whoever looks, for as long as the block lasts."""
+        see = self.see
+        self.see = lambda layer, stage, rows: see(layer, stage, rows[:num_tokens])
+        try:
+            yield
+        finally:
+            self.see = see
 
     def _make_graph(self, size: int) -> Graph:
         """Records a step all of padding."""

@@ -79,11 +79,7 @@ def _find_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = _read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(map(_is_name, weight_map.values())):
-            raise RunnerError(
-                f"{index} has no weight_map that says which file holds what; fetch it again"
-            )
-        names = sorted(set(weight_map.values()))
+        names = _read_names(index, weight_map)
     else:
         names = ["model.safetensors"]
     paths = [folder / name for name in names]
@@ -93,8 +89,20 @@ def _find_files(folder: Path) -> list[Path]:
     return paths
 
 
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name == Path(name).name
+def _read_names(index: Path, weight_map: object) -> list[str]:
+    """The files that an index names, all of them beside it."""
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise RunnerError(
+            f"{index} has no weight_map that says which file holds what; fetch it again"
+        )
+    outside = next((n for n in names if n in {"", ".."} or n != Path(n).name), None)
+    if outside is not None:
+        raise RunnerError(
+            f"{index} has a weight_map that names {outside!r}, which is no file of its own folder; "
+            "fetch the model again"
+        )
+    return sorted(set(names))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def call(*arguments):
         (2, ("--device", "tpu")),
         (2, ("--model", "no-such-model", *TILE)),
         (2, (*TILE, "--prompt", "Hello")),
+        (2, (*TILE, "--prompt", "", "--axis", "batch_size=2")),
         (3, (*TILE, "--axis", "batch_size=100")),
         (3, (*TILE, "--axis", "prefill_chunk_size=257")),
         (3, ("--backend", "triton", "--dtype", "float32", "--axis", "graph_bucket")),

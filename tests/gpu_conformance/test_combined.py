@@ -10,8 +10,16 @@ from gpu_conformance.registry import AXES
 from gpu_conformance.work import WORKS, Work
 from tests.gpu_conformance.support import make_bench, make_tiny_bench, run
 
-BY_ITSELF = {"combined", "cpu_threads", "engine_walk", "recorded_run", "request_id"}
-"""Threads cost seconds, and the last three plan who comes when."""
+BY_ITSELF = {
+    "combined",
+    "cpu_threads",
+    "engine_walk",
+    "prompt_length",
+    "recorded_run",
+    "request_id",
+    "resumed_chunk_size",
+}
+"""Threads cost seconds, and all behind them plan who comes when, or with which prompt."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "conformance.md"
 NUMBERS = AXES["combined"].values
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gpu_conformance.bugs  # noqa: F401  (registers)
+from checkers.errors import HarnessError
 from checkers.planting import planted_at
 from gpu_conformance.bench import Bench
 from gpu_conformance.bugs.registry import BUGS
@@ -59,6 +60,150 @@ def test_kv_that_is_read_in_the_wrong_place_is_named():
     found = find(BUGS["a_block_table_entry_is_stale"])
     assert ("r3", 21) == (found.key.request_id, found.key.position)
     assert "position 16 is read from block 12, slot 0, and lies in block 8, slot 0" in found.size
+
+
+def cut_tables(original):
+    """Block tables of 16 columns."""
+    return lambda parts: original(parts)[:, :16]
+
+
+def test_a_table_that_is_too_short_is_named():
+    """Who sees fewer positions than alone is told, with both numbers and the block left out."""
+    bench = make_bench()
+    with planted_at("impl.runner.batch:make_block_tables", cut_tables):
+        found = find_divergence(bench, bench.make_way(AXES["block_size"], 1))
+    assert ("KV in sight", "logic", 16) == (found.key.stage_name, found.nature, found.key.position)
+    assert found.size.startswith("KV of position 16 is read from no block, and lies in block ")
+    assert found.size.endswith("which sees KV of 16 positions, alone of 17")
+
+
+def take_the_row_before(original):
+    """All but the first request of a step are given the rows one before their own."""
+
+    def find_sampled(parts):
+        sampled, rows = original(parts)
+        first, *others = sampled
+        shifted = [attrs.evolve(s, first_logits_row=s.first_logits_row - 1) for s in others]
+        return [first, *shifted], rows
+
+    return find_sampled
+
+
+@pytest.mark.parametrize(("axis", "value"), [("batch_size", 2), ("draft_tokens", 1)])
+def test_whose_logits_are_returned_is_named(axis, value):
+    """Where all rows are right, and a request is given another one's, that one is named."""
+    bench = make_bench()
+    with planted_at("impl.runner.batch:find_sampled", take_the_row_before):
+        found = find_divergence(bench, bench.make_way(AXES[axis], value))
+    assert ("logits as returned", "logic", "r1") == (
+        found.key.stage_name,
+        found.nature,
+        found.key.request_id,
+    )
+    assert "the row returned is that of r0, position 2" == found.size
+    assert found.logits.startswith("of r1, position 16, by up to")
+
+
+def make_changed_bench(change, *, is_alone=False):
+    """Our runner, changed wherever several requests share a run, or wherever they do not."""
+    usual = make_bench()
+
+    def make(way, num_blocks):
+        runner = usual.subject.make(way, num_blocks)
+        return change(runner) if is_alone == (len(way.requests) == 1) else runner
+
+    return Bench(attrs.evolve(usual.subject, make=make), usual.requests)
+
+
+def show_twice_as_much(runner):
+    """Lets a runner show logits twice as great as they are."""
+    get_logits = runner.get_logits
+    runner.get_logits = lambda: {name: 2 * rows for name, rows in get_logits().items()}
+    return runner
+
+
+def test_logits_that_nobody_computed_are_told():
+    """A row that is returned, and that is nobody's, is said to be none that was computed."""
+    bench = make_changed_bench(show_twice_as_much)
+    found = find_divergence(bench, bench.make_way(AXES["batch_size"], 2))
+    assert ("logits as returned", "r0") == (found.key.stage_name, found.key.request_id)
+    assert found.size.endswith("it is no row that was computed")
+
+
+def go_too_far(original):
+    """What a chunk that begins within a block writes behind that block is one slot too far."""
+
+    def compute_slots(part, block_size):
+        start = part.positions.start
+        first = -(-start // block_size) * block_size
+        return [
+            slot + (position >= first > start and part.num_tokens > 1 and position % block_size < 9)
+            for slot, position in zip(original(part, block_size), part.positions, strict=True)
+        ]
+
+    return compute_slots
+
+
+@pytest.mark.parametrize("num_drafts", [1, 3])
+def test_a_write_that_leaves_a_hole_behind_the_row_is_named(num_drafts):
+    """NaN comes from a later position of the chunk, whose KV went to another slot."""
+    bench = make_tiny_bench()
+    with planted_at("impl.runner.batch:compute_slots", go_too_far):
+        found = find_divergence(bench, bench.make_way(AXES["draft_tokens"], num_drafts))
+    assert ("r3", 32, "attention") == (
+        found.key.request_id,
+        found.key.position,
+        found.key.stage_name,
+    )
+    assert found.size.startswith("its KV is written to block 16, slot 1, and belongs in block 16")
+    assert "r3, position 31, is NaN by it" in found.size
+
+
+def test_padding_that_is_not_cleared_is_seen():
+    """On a CPU steps are padded while somebody looks, too, so the KV that is lost is named."""
+    found = find(BUGS["padding_is_stored_in_the_first_block"])
+    assert ("KV in sight", "logic") == (found.key.stage_name, found.nature)
+    assert "its KV was written in step" in found.size
+
+
+def lose_angles(runner):
+    """Lets a runner rotate by NaN."""
+    get_rotation = runner.model._get_rotation
+    runner.model._get_rotation = lambda positions: tuple(
+        torch.full_like(angles, torch.nan) for angles in get_rotation(positions)
+    )
+    return runner
+
+
+def test_a_row_that_is_nan_alone_is_told():
+    """Where the baseline itself has come to NaN, the run is not blamed for it."""
+    bench = make_changed_bench(lose_angles, is_alone=True)
+    found = find_divergence(bench, bench.make_way(AXES["batch_order"], 1))
+    assert "alone it is NaN, which is no measure" == found.size
+    assert found.logits.startswith("of r0, position 2, NaN alone; the greatest is ")
+
+
+def test_a_row_that_differs_in_one_look_alone_is_told():
+    """A runner that does not compute the same twice cannot be looked into."""
+    shifts = iter([1])
+
+    def shift_once(runner):
+        shift, write = next(shifts, 0), runner.kv_cache.write
+        runner.kv_cache.write = lambda layer, slots, key, value: write(
+            layer, slots, key + shift, value
+        )
+        return runner
+
+    bench = make_changed_bench(shift_once)
+    with pytest.raises(HarnessError, match=r"r0, position 0, of step 0, .* compute the same twice"):
+        find_divergence(bench, bench.make_way(AXES["batch_order"], 1))
+
+
+def test_a_look_that_breaks_off_before_any_row_differs_is_told():
+    """What the runner raises is told where there is nothing else to tell."""
+    bench = make_changed_bench(give_up)
+    with pytest.raises(HarnessError, match="looks, the runner raises RuntimeError: gone, in step "):
+        find_divergence(bench, bench.make_way(AXES["batch_size"], 2))
 
 
 def test_a_run_that_is_the_same_has_no_divergence():

@@ -30,7 +30,7 @@ def ledger():
 def begin(ledger, num_tokens, block_ids, start=0, drafts=(), **given):
     """Follows a step of the request; returns its part."""
     new, cached = {}, {}
-    if start == 0 and not given:
+    if start == 0 and "resumed" not in given:
         new["r"] = NewRequestData(PROMPT, 0, block_ids)
     else:
         cached["r"] = CachedRequestData(given.pop("resumed", False), block_ids, start)
@@ -75,6 +75,54 @@ def come_back(ledger, block_ids, num_computed_tokens=0):
 def test_a_shorter_table_has_several_blocks_and_fewer_than_before(ledger, block_ids, expected):
     """Four blocks are lost: one is a table of its own, and four or more are no shorter."""
     assert expected == come_back(ledger, block_ids).num_shorter_tables
+
+
+def sample(ledger, output, *token_ids):
+    """The step has sampled so many tokens."""
+    ledger.end(output, ModelRunnerOutput({"r": list(token_ids)}))
+
+
+def test_a_chunk_of_an_output_is_one_that_ends_before_its_last_token(ledger):
+    """A prompt of 7 and 3 tokens after it: only what ends at token 8 or 9 is a piece of these."""
+    _, output = begin(ledger, 7, [1, 2, 3, 4])
+    sample(ledger, output, 8, 9, 10)
+    ledger.begin(SchedulerOutput(preempted_req_ids=["r"]))
+    seen = []
+    for start, num_tokens, given in ((0, 7, {"resumed": True}), (7, 1, {}), (8, 1, {}), (9, 1, {})):
+        begin(ledger, num_tokens, [11, 12, 13, 14, 15] if given else [], start=start, **given)
+        seen.append(ledger.sights.num_partial_output_chunks)
+    assert ([0, 1, 2, 2], 10) == (seen, ledger.sights.greatest_length)
+
+
+def count_reused(ledger, num_sampled):
+    """The request ends after so many tokens, and comes again; returns what was seen."""
+    part, output = begin(ledger, 7, [1, 2, 3, 4])
+    assert part.is_new
+    sample(ledger, output, *range(num_sampled))
+    part, _ = begin(ledger, 7, [5, 6, 7, 8], finished_req_ids=["r"])
+    assert ([], PROMPT, True) == (ledger.faults, ledger.token_ids["r"], part.is_new)
+    seen = ledger.sights
+    return seen.num_reused_ids, seen.num_reused_sampled_ids, seen.num_reused_ended_ids
+
+
+@pytest.mark.parametrize(
+    ("num_sampled", "expected"), [(0, (1, 0, 0)), (1, (1, 1, 0)), (8, (1, 1, 0)), (9, (1, 1, 1))]
+)
+def test_a_name_that_comes_again_is_seen_with_what_was_sampled_under_it(
+    ledger, num_sampled, expected
+):
+    """The books begin anew; a request of 9 tokens has ended when it has them all."""
+    assert expected == count_reused(ledger, num_sampled)
+
+
+def test_drafts_of_whoever_had_the_name_before_are_not_taken_back(ledger):
+    """A request is aborted before the scheduler hears that its drafts were rejected."""
+    _, output = begin(ledger, 7, [1, 2, 3, 4])
+    sample(ledger, output, 8)
+    _, output = begin(ledger, 3, [5], start=7, drafts=(-1, -1))
+    sample(ledger, output, 9)
+    part, _ = begin(ledger, 7, [5, 6, 7, 8], finished_req_ids=["r"])
+    assert (0, 7) == (part.start, part.end)
 
 
 def test_what_is_hit_at_a_return_is_counted(ledger):

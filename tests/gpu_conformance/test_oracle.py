@@ -71,6 +71,19 @@ def test_the_same_is_clean(alone):
     assert (Tally(6, 0, 2, 0), None) == (oracle.tally, oracle.first)
 
 
+def test_a_new_request_under_a_name_is_compared_from_its_start(alone):
+    """What the one before it has sampled, right or wrong, is not held against it."""
+    first = make_part(is_new=True)
+    oracle = watch(
+        alone,
+        (first, [4], alone.logits[:1], alone.kv),
+        (first, [3], alone.logits[:1], alone.kv),
+        (first, [4], alone.logits[:1], alone.kv),
+        (make_part(3, 4), [0], alone.logits[1:], alone.kv),
+    )
+    assert (Tally(14, 0, 4, 1), 1) == (oracle.tally, oracle.first.step)
+
+
 def test_one_bit_of_kv_is_seen(alone):
     """A row of KV that differs in its last bit is named by its position."""
     kv = alone.kv.clone()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from gpu_conformance.placement import Cause, Reading, Write, find_cause
@@ -34,6 +35,11 @@ def make_reading(slots=(4, 5, 6), expected=(4, 5, 6), positions=(0, 1, 2)):
             ),
             [*OWN, OTHER],
             make_reading(slots=(4, 8, 6)),
+        ),
+        (
+            Cause(2, "a", 3, "KV of position 2 is read from no block, and lies in block 1, slot 2"),
+            [*OWN, OTHER],
+            attrs.evolve(make_reading(), slots={0: 4, 1: 5}),
         ),
         (
             Cause(0, "a", 1, "its KV was written in step 0, and other data is there"),

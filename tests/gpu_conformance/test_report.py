@@ -3,8 +3,11 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from checkers.errors import HarnessError
+from gpu_conformance import report
 from gpu_conformance.bench import Bench, Outcome
 from gpu_conformance.command import Order
+from gpu_conformance.faults import RunnerFault
 from gpu_conformance.ledger import Part
 from gpu_conformance.oracle import Difference, Tally
 from gpu_conformance.registry import AXES
@@ -119,6 +122,59 @@ def test_what_is_sampled_from_equal_rows_is_named(bench):
     explanation = check_axis(bench, AXES["batch_size"], [outcome], ARGUMENTS).explanation
     assert "no row differs, so what is sampled from equal rows does: r1, position 7" in explanation
     assert "token: 124, alone 38" in explanation
+
+
+PART = Part("r1", 0, 7, 0, True, True, (1,))
+OTHER_KV = Difference("KV", 2, PART, 6, "another row than alone")
+
+
+def explain(bench, monkeypatch, found, way=WAY):
+    """The check of a row that differs, where a look into it comes to what is given."""
+
+    def find(bench, way):
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(report, "find_divergence", find)
+    outcome = make_outcome(bench, way=way, first=OTHER_KV, tally=Tally(9, 1, 3, 0))
+    return check_axis(bench, AXES["batch_size"], [outcome], ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (RuntimeError("sizes differ"), "could not be explained: RuntimeError: sizes differ\n"),
+        (HarnessError("not the same twice"), "could not be explained: not the same twice\nagain "),
+        (RunnerFault("r0 alone: gone"), "could not be explained: r0 alone: gone\nagain "),
+    ],
+)
+def test_an_explanation_that_fails_costs_no_verdict(bench, monkeypatch, found, told):
+    """Whatever goes wrong while a finding is explained is told beside it."""
+    check = explain(bench, monkeypatch, found)
+    assert "violated" == check.verdict
+    assert 1 == len(check.findings)
+    assert f"block 1, slot 6): KV: another row than alone\n{told}" in check.explanation
+    is_ours = isinstance(found, RuntimeError)
+    assert is_ours == ("which is a bug of schedcheck; please report it" in check.explanation)
+    assert "--axis batch_size=2" in check.explanation
+
+
+def test_a_runner_that_is_right_the_second_time_is_told(bench, monkeypatch):
+    """Where nothing differs while somebody looks, nor in another run, that is said."""
+    check = explain(bench, monkeypatch, None)
+    assert "the runner does not compute the same twice; at first r1" in check.explanation
+
+
+@pytest.mark.parametrize(("device", "is_told"), [("cpu", False), ("cuda", True)])
+def test_what_shows_without_looking_only_is_told(bench, monkeypatch, device, is_told):
+    """Where a row differs only if nobody looks, that is said, and that graphs are off meanwhile."""
+    graphed = Bench(attrs.evolve(bench.subject, device=device), bench.requests)
+    monkeypatch.setattr(graphed, "follow", lambda *_: make_outcome(bench, first=OTHER_KV))
+    way = attrs.evolve(WAY, graph_bucket=64)
+    text = explain(graphed, monkeypatch, None, way).explanation
+    assert "no row differs while somebody looks: it shows without looking only" in text
+    assert is_told == ("recorded graphs are off while somebody looks; r1" in text)
 
 
 def test_the_control_must_fail(bench):

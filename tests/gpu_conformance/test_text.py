@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from checkers.errors import HarnessError
 from gpu_conformance.text import BYTES, CHARACTERS, Tokenizer, read_tokenizer
+from tests.impl.runner.test_loading import write_gguf
 
 JOINED = ["an", "ana", "Ġb", "<|end|>"]
 TOKENS = [*CHARACTERS.values(), *JOINED]
@@ -35,6 +38,24 @@ def test_a_text_comes_back(text):
 def test_every_byte_has_a_character_of_its_own():
     """256 bytes are written as 256 characters."""
     assert (256, 256) == (len(CHARACTERS), len(BYTES))
+
+
+def test_what_is_no_text_is_refused():
+    """Bytes that a command line could not read as UTF-8 have no tokens."""
+    with pytest.raises(HarnessError, match=r"'a\\udcff' is no text"):
+        TOKENIZER.encode("a\udcff")
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [(None, "has no tokenizer.ggml.model, and so no tokenizer"), (-100, "ends too early")],
+)
+def test_a_file_without_a_whole_tokenizer_is_refused(tmp_path, cut, message):
+    """What a GGUF file lacks is told, be it a field or its end."""
+    path = Path(write_gguf(tmp_path / "model.gguf", "tiny"))
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(HarnessError, match=message):
+        read_tokenizer(str(path))
 
 
 def test_a_model_without_a_tokenizer_is_refused():

@@ -10,7 +10,7 @@ from checkers.mutations.registry import MUTATIONS, Mutation, planted
 from tests.quality.watching import watch
 
 MAX_ACTIONS = 10
-LONG = {"outputs_are_recomputed_in_what_is_left": 14}
+LONG = {"outputs_are_recomputed_in_what_is_left": 14, "only_the_prompt_must_be_whole": 12}
 """Bugs that take longer: outputs, a preemption, and steps that compute some of them again."""
 WALKED = [wrong for wrong in MUTATIONS.values() if wrong.checker == "search"]
 UNSEEN = [wrong for wrong in WALKED if wrong.caught_by == "same_as_spec"]

@@ -99,10 +99,14 @@ def test_padding_writes_to_the_null_block_only():
     assert [[1, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]] == slots[[0, 2, 7]].int().tolist()
 
 
-def test_who_looks_sees_the_step_as_it_is():
-    """With a tap, no step is padded or recorded: it sees as many rows as there are tokens."""
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_who_looks_sees_the_step_as_it_is(monkeypatch, is_recorded):
+    """A tap sees as many rows as there are tokens; a recording, which shows none, is not played."""
     runner = make_runner()
+    if is_recorded:
+        monkeypatch.setattr(graphs, "record_nothing", lambda compute: compute)
     use_graphs(runner, (8,))
+    monkeypatch.undo()
     seen = set()
     see = runner.tap.see
 
@@ -113,7 +117,8 @@ def test_who_looks_sees_the_step_as_it_is():
     runner.tap.see = see_and_count
     runner.tap = runner.tap
     runner.execute(start("A", PROMPT, 5, [7, 2, 5, 6]))
-    assert {5} == seen
+    has_padding = not runner.kv_cache.keys[1][0, 0].isnan().all()
+    assert ({5}, not is_recorded) == (seen, has_padding)
 
 
 def test_a_table_as_long_as_the_cache_fits():

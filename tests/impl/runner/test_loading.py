@@ -161,13 +161,23 @@ def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path, name):
         load_model(folder)
 
 
-@pytest.mark.parametrize("weight_map", [["a"], {"a": 3}, {"a": "../model.safetensors"}, None])
+@pytest.mark.parametrize("weight_map", [["a"], {"a": 3}, {}, None])
 def test_an_index_that_names_no_files_is_refused(tmp_path, weight_map):
     """An index says which file of the folder holds what."""
     folder = write_folder(tmp_path, "tiny")
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(RunnerError, match="no weight_map that says which file holds what"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "a/b", "..", ""])
+def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path, name):
+    """A file that an index names elsewhere is told by that name."""
+    folder = write_folder(tmp_path, "tiny")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(RunnerError, match=f"names '{name}', which is no file of its own folder"):
         load_model(folder)
 
 
@@ -305,18 +315,29 @@ def test_a_gguf_file_that_cannot_be_run_is_refused(tmp_path, given, message):
 def test_another_file_is_refused(tmp_path):
     """A file that is no GGUF file is no model."""
     (tmp_path / "model.gguf").write_text("this is a text, and it is long enough to be one")
-    with pytest.raises(RunnerError, match="is no GGUF file that can be read"):
+    with pytest.raises(RunnerError, match="is no GGUF file, which begins with these four letters"):
         load_model(str(tmp_path / "model.gguf"))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.00002, 0.001, 0.005, 0.5, 0.99])
+def test_a_gguf_file_of_another_version_is_refused(tmp_path):
+    """A version that the package does not read is told by its number."""
+    path = Path(write_gguf(tmp_path / "model.gguf", "tiny"))
+    path.write_bytes(b"GGUF\x09\0\0\0" + path.read_bytes()[8:])
+    with pytest.raises(RunnerError, match="has version 9 of GGUF; this runner reads 2 and 3"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("share", [0.00002, 0.001, 0.005, 0.5, 0.99])
 def test_a_gguf_file_that_is_cut_off_is_refused(tmp_path, share):
     """Wherever it ends too early, it is no model, and one sentence says so."""
     path = Path(write_gguf(tmp_path / "model.gguf", "tiny"))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(RunnerError, match=r"is no GGUF file that can be read: .*fetch it again"):
+    size = f"{path.stat().st_size:,}"
+    with pytest.raises(RunnerError) as refused:
         load_model(str(path))
+    told = f"{path} ends too early, after {size} bytes, or is broken; fetch it again"
+    assert told == str(refused.value)
 
 
 @pytest.mark.parametrize("name", GGUF_MODELS)
