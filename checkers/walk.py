@@ -62,10 +62,12 @@ def draw_action(
 
 
 def _draw_abort(model: Model, rng: random.Random) -> FinishRequests:
-    """A client leaves with one request, or with two: one may have ended, or be the other."""
+    """A client leaves with one request, or with two, of which one may have ended meanwhile."""
     names = [rng.choice(list(model.live))]
     if rng.random() < TOGETHER:
-        names.insert(rng.randrange(2), rng.choice([*model.live, *model.ended]))
+        others = [name for name in (*model.live, *model.ended) if name not in names]
+        if others:
+            names.insert(rng.randrange(2), rng.choice(others))
     return FinishRequests(tuple(names))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import itertools
-import os
 import random
 import time
 from typing import Any
@@ -272,4 +272,4 @@ class EndsItsProcess(ReferenceScheduler):
 
     def schedule(self) -> SchedulerOutput:
         """Wrong."""
-        os._exit(7)
+        ctypes.CDLL(None)._exit(7)
