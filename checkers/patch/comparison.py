@@ -1,9 +1,9 @@
 """Both sides of a change do the same things; what differs is shrunk, and filed.
 
-Entry point: `Comparison.run`. First the engine is led along the states of small settings, then it
-walks, round by round, with the same seeds on both sides. A failing run of one side is repeated on
-the other: what breaks on head alone was introduced, what breaks on base alone is fixed. Every
-shrunk run has been repeated on both sides, too.
+Entry point: `Comparison.run`. The engine walks, round by round, with the same seeds on both sides;
+after the first round it is led along the states of small settings, of those first in which the
+change can show. A failing run of one side is repeated on the other: what breaks on head alone was
+introduced, what breaks on base alone is fixed. Every shrunk run has been repeated on both sides.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from checkers.shrink import Effort, shrink
 from checkers.trial import TraceStep, Trial
 from spec.actions import Action
 
-LEAD_SHARE, WALK_SHARE, FAILING_SHARE = 0.2, 0.9, 0.5
+LEAD_SHARE, WALK_SHARE, FAILING_SHARE = 0.3, 0.9, 0.5
 """Of the time: until when the engine is led, until when it walks, and until when it does if
 something is to be shrunk."""
 MAX_TRIED = 8
@@ -165,6 +165,7 @@ class Comparison:
             self._load()
             self.started = time.monotonic()  # An import has a limit of its own.
             if self.has_both:
+                self._walk(1)  # It tells where the change can show.
                 self._lead()
                 self._walk(self.head.job.num_walks)
                 self._walk_longer()
@@ -214,10 +215,12 @@ class Comparison:
             self.found.refused = str(refused)
 
     def _lead(self) -> None:
-        """Leads both sides along the states of the settings that are small enough."""
+        """Leads both along the states of small settings, first of those that touch the change."""
         if not self.head.job.lockstep:
             return
-        for place, setting in enumerate(self.settings):
+        touched = self.rounds.touched
+        for place in sorted(range(len(self.settings)), key=lambda place: place not in touched):
+            setting = self.settings[place]
             seconds = self._left(LEAD_SHARE)
             if "lead" not in setting.used_by or seconds <= 0:
                 continue
